@@ -1,0 +1,1 @@
+"""Bytes between the host and the robot's microcontroller."""
