@@ -1,0 +1,34 @@
+"""Names what `make test` left out, with the line that installs it.
+
+usage: VENV/bin/python tools/left_out.py REQUIRE PYTHON...
+
+Exit status 1 when REQUIRE is "all" and a tool is missing. A further Python is never required: it is tested
+where it exists.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main(require: str, pythons: list[str]) -> int:
+    """Return 0, or 1 when something required is missing; prints one line for each thing left out."""
+    missing = importlib.util.find_spec("pybullet") is None
+    if missing:
+        print(
+            f"left out: the PyBullet twin; no wheel for Python {platform.python_version()} on {platform.machine()}. "
+            "On x86-64: sudo apt-get install python3.11-venv && make clean test"
+        )
+    for python in pythons:
+        if not (ROOT / f".venv-{python}" / "bin" / "python").exists():
+            print(f"left out: the base install under {python}: sudo apt-get install {python}-venv")
+    return 1 if missing and require == "all" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
