@@ -1,0 +1,57 @@
+"""The task of the rotary inverted (Furuta) pendulum: swing up, balance, keep the arm off its cable limit.
+
+Joint angles: arm 0 is the middle of its cable, pendulum 0 hangs and pi stands upright.
+"""
+
+import math
+
+from robots.errors import SpecError
+from robots.robot import RobotState
+from robots.spec import RobotSpec
+from robots.task import Outcome
+
+ARM_WEIGHT = 0.5
+"""Share of the reward lost with the arm at its cable limit: enough to centre it, too little to stop a swing."""
+
+
+class SwingUp:
+    """Swing-up and balance.
+
+    The reward of a step is height * (1 - ARM_WEIGHT * (arm / cable limit)^2), in [0, 1], where height is 0
+    hanging and 1 upright, (1 - cos pendulum) / 2. The arm at or beyond its cable limit terminates the episode,
+    which forfeits all later reward. The goal holds while the pendulum is within goal_tolerance of upright;
+    steps not reached because the episode terminated count as not upright.
+    """
+
+    def __init__(self, spec: RobotSpec) -> None:
+        names = [joint.name for joint in spec.joint]
+        if names != ["arm", "pendulum"]:
+            raise SpecError(
+                f"{spec.name}: joint names are {names}: task furuta-swing-up expects ['arm', 'pendulum']"
+            )
+        self._lower, self._upper = spec.joint[0].position
+        self._upright = -math.cos(spec.task.goal_tolerance)
+        self._judged_steps = round(spec.task.judged_time * spec.control_hz)
+        self._first_judged = spec.episode_steps - self._judged_steps
+        self._step = 0
+        self._held = 0
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+        self._step = 0
+        self._held = 0
+
+    def step(self, state: RobotState) -> Outcome:
+        """Return the outcome of the control step that led to state."""
+        arm, cosine = float(state.position[0]), math.cos(float(state.position[1]))
+        self._step += 1
+        if self._step > self._first_judged and cosine <= self._upright:
+            self._held += 1
+        terminated = not self._lower < arm < self._upper
+        share = arm / (self._upper if arm > 0 else -self._lower)
+        arm_factor = max(0.0, 1.0 - ARM_WEIGHT * share * share)
+        return Outcome(
+            reward=0.5 * (1.0 - cosine) * arm_factor,
+            terminated=terminated,
+            success_fraction=self._held / self._judged_steps,
+        )

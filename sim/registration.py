@@ -1,0 +1,83 @@
+"""Environments by robot name, with the physics that is installed; light enough to import anywhere."""
+
+from importlib import util
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import gymnasium
+
+from robots.env import RobotEnv
+from robots.errors import SpecError
+from robots.spec import RobotSpec, load_robot
+from robots.task import make_task
+
+Physics: TypeAlias = Literal["pybullet", "equations"]
+CHOICES = ("auto", "pybullet", "equations")
+ASSETS = Path(__file__).parent / "assets"
+
+
+def physics_available() -> dict[str, str]:
+    """Return each kind of physics with "ok", or the line that installs what it lacks; pybullet is not imported."""
+    found = util.find_spec("pybullet") is not None
+    return {"equations": "ok", "pybullet": "ok" if found else "pip install 'edge-sac[sim]'"}
+
+
+def resolve_physics(physics: str) -> Physics:
+    """Return the physics that a choice means here: auto is pybullet where installed, else the equations.
+
+    Raises SpecError for an unknown choice, or for pybullet where it is missing.
+    """
+    if physics not in CHOICES:
+        raise SpecError(f"physics = {physics!r}: expected one of {', '.join(CHOICES)}")
+    remedy = physics_available()["pybullet"]
+    if physics == "pybullet" and remedy != "ok":
+        raise SpecError(
+            f"physics = 'pybullet': PyBullet is not installed; {remedy}, or use physics equations"
+        )
+    return "pybullet" if physics != "equations" and remedy == "ok" else "equations"
+
+
+def make_env(robot: str, physics: str = "auto") -> RobotEnv:
+    """Return the environment of a robot's twin, by the robot's name or the path of its TOML file.
+
+    Raises SpecError for an unknown robot, model, asset or physics.
+    """
+    spec = load_robot(robot)
+    kind = resolve_physics(physics)
+    if spec.sim.model != "furuta":
+        raise SpecError(
+            f"{spec.name}: sim.model = {spec.sim.model!r}: expected 'furuta', the one model there is"
+        )
+    asset = _asset(spec, robot)
+    task = make_task(spec)
+    if kind == "equations":
+        from sim.equations_robot import EquationsRobot
+
+        return RobotEnv(EquationsRobot(spec, asset), task)
+    from sim.pybullet_robot import PyBulletRobot
+
+    return RobotEnv(PyBulletRobot(spec, asset), task)
+
+
+def register() -> None:
+    """Register the environments with Gymnasium; called by its plugin entry point."""
+    if "edge_sac/Furuta-v0" not in gymnasium.registry:
+        gymnasium.register(id="edge_sac/Furuta-v0", entry_point=furuta)
+
+
+def furuta(**settings: Any) -> RobotEnv:
+    """Return the Furuta pendulum's environment; the entry point of edge_sac/Furuta-v0."""
+    settings.pop("render_mode", None)
+    return make_env("furuta", **settings)
+
+
+def _asset(spec: RobotSpec, robot: str) -> Path:
+    """Return the URDF beside the robot's own file, or the one shipped here."""
+    places = [Path(robot).parent / spec.sim.asset] if robot.endswith(".toml") else []
+    places.append(ASSETS / spec.sim.asset)
+    for place in places:
+        if place.is_file():
+            return place
+    raise SpecError(
+        f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF file at {' or '.join(map(str, places))}"
+    )
