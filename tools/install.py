@@ -28,8 +28,11 @@ def from_system(module: str) -> bool:
 def constraints() -> list[str]:
     """Return the lines that keep pip from replacing what the system brings."""
     if from_system("torch"):
-        numpy = [f"numpy<{int(importlib.metadata.version('numpy').split('.')[0]) + 1}"] if from_system("numpy") else []
-        return [f"torch=={importlib.metadata.version('torch')}", *numpy]
+        held = [f"torch=={importlib.metadata.version('torch')}"]
+        if from_system("numpy"):
+            major = int(importlib.metadata.version("numpy").split(".")[0])
+            held.append(f"numpy<{major + 1}")
+        return held
     if sys.version_info[:2] == (3, 11):
         return (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return []
@@ -48,7 +51,8 @@ def main(what: str, extras: list[str]) -> int:
     subprocess.run([*pip, "uninstall", "--quiet", "--yes", "edge-sac"], check=True, stderr=subprocess.DEVNULL)
     binary = ["--prefer-binary", "--only-binary", "pybullet"]
     requirement = f"{Path(what).resolve()}[{','.join(extras)}]"
-    return subprocess.run([*pip, "install", *binary, "--constraint", str(constraint_file), requirement]).returncode
+    command = [*pip, "install", *binary, "--constraint", str(constraint_file), requirement]
+    return subprocess.run(command).returncode
 
 
 if __name__ == "__main__":

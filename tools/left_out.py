@@ -20,8 +20,9 @@ def main(require: str, pythons: list[str]) -> int:
     """Return 0, or 1 when something required is missing; prints one line for each thing left out."""
     missing = importlib.util.find_spec("pybullet") is None
     if missing:
+        here = f"Python {platform.python_version()} on {platform.machine()}"
         print(
-            f"left out: the PyBullet twin; no wheel for Python {platform.python_version()} on {platform.machine()}. "
+            f"left out: the PyBullet twin, which has no wheel for {here}. "
             "On x86-64: sudo apt-get install python3.11-venv && make clean test"
         )
     for python in pythons:
