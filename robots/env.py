@@ -66,7 +66,7 @@ class RobotEnv(gymnasium.Env[Vector, Vector]):
         return observation, {"applied": applied, "success_fraction": 0.0}
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        """Return observation [O], reward in [0, 1], terminated, truncated and info, one control period later."""
+        """Return observation [O], reward in [0, 1], terminated, truncated and info, one period later."""
         if self._state is None:
             raise gymnasium.error.ResetNeeded("step before reset: call reset first")
         target = self._scale.target(np.asarray(action, dtype=np.float32))

@@ -6,7 +6,7 @@ class RobotError(Exception):
 
 
 class SpecError(RobotError):
-    """A robot's description, or the physics asked for it, is refused; the message names file, key and value."""
+    """A robot's description, or the physics asked for it, is refused; the message names key and value."""
 
 
 class UnsafeCommand(RobotError):

@@ -1,4 +1,4 @@
-"""A robot without physics engine or hardware: one joint that is a double integrator, with faults to inject."""
+"""A robot without physics engine or hardware: one double-integrator joint, with faults to inject."""
 
 from typing import Literal
 

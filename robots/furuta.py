@@ -11,16 +11,16 @@ from robots.spec import RobotSpec
 from robots.task import Outcome
 
 ARM_WEIGHT = 0.5
-"""Share of the reward lost with the arm at its cable limit: enough to centre it, too little to stop a swing."""
+"""Share of the reward lost with the arm at its cable limit: centres it without stopping a swing."""
 
 
 class SwingUp:
     """Swing-up and balance.
 
     The reward of a step is height * (1 - ARM_WEIGHT * (arm / cable limit)^2), in [0, 1], where height is 0
-    hanging and 1 upright, (1 - cos pendulum) / 2. The arm at or beyond its cable limit terminates the episode,
-    which forfeits all later reward. The goal holds while the pendulum is within goal_tolerance of upright;
-    steps not reached because the episode terminated count as not upright.
+    hanging and 1 upright, (1 - cos pendulum) / 2. The arm at or beyond its cable limit terminates the
+    episode, which forfeits all later reward. The goal holds while the pendulum is within goal_tolerance of
+    upright; steps not reached because the episode terminated count as not upright.
     """
 
     def __init__(self, spec: RobotSpec) -> None:

@@ -1,4 +1,4 @@
-"""The last filter on the host before a command leaves: pure functions of the command, the state and limits."""
+"""The last filter on the host before a command leaves: a pure function of command, state and limits."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Base of every section: unknown keys are errors, values do not change."""
 
 
-class TorqueJoint(_Section, tag_field="actuator", tag="torque"):
+class TorqueJoint(_Section, frozen=True, tag_field="actuator", tag="torque"):
     """A joint that is commanded a torque."""
 
     name: str
@@ -45,7 +45,7 @@ class TorqueJoint(_Section, tag_field="actuator", tag="torque"):
     actuator: ClassVar[str] = "torque"
 
 
-class PositionJoint(_Section, tag_field="actuator", tag="position"):
+class PositionJoint(_Section, frozen=True, tag_field="actuator", tag="position"):
     """A joint that is commanded a position and follows it by its own controller."""
 
     name: str
@@ -62,7 +62,7 @@ class PositionJoint(_Section, tag_field="actuator", tag="position"):
     actuator: ClassVar[str] = "position"
 
 
-class FreeJoint(_Section, tag_field="actuator", tag="none"):
+class FreeJoint(_Section, frozen=True, tag_field="actuator", tag="none"):
     """A joint that is measured and not driven."""
 
     name: str
@@ -79,7 +79,7 @@ Joint: TypeAlias = TorqueJoint | PositionJoint | FreeJoint
 ActuatedJoint: TypeAlias = TorqueJoint | PositionJoint
 
 
-class Channel(_Section):
+class Channel(_Section, frozen=True):
     """One number of the observation: a signal of a joint, its unit and its nominal range."""
 
     name: str
@@ -92,7 +92,7 @@ class Channel(_Section):
     """The learner sees (value - center) / scale."""
 
 
-class ObservationSection(_Section):
+class ObservationSection(_Section, frozen=True):
     """How readings become an observation."""
 
     speed_filter_time: float
@@ -100,13 +100,13 @@ class ObservationSection(_Section):
     channels: tuple[Channel, ...]
 
 
-class ActionSection(_Section):
+class ActionSection(_Section, frozen=True):
     """What the ends of an action in [-1, 1] mean, per actuated joint, in that joint's SI unit."""
 
     range: tuple[Range, ...]
 
 
-class ResetSection(_Section):
+class ResetSection(_Section, frozen=True):
     """Where an episode starts: each joint uniform in its range."""
 
     position: tuple[Range, ...]
@@ -115,14 +115,14 @@ class ResetSection(_Section):
     """[rad/s]"""
 
 
-class LinkSection(_Section):
+class LinkSection(_Section, frozen=True):
     """How the robot is reached."""
 
     url: str = ""
     """Empty: the robot exists as a twin only."""
 
 
-class Motor(_Section):
+class Motor(_Section, frozen=True):
     """A brushed DC motor with a current-controlled driver on a fixed supply."""
 
     supply_voltage: float
@@ -133,7 +133,7 @@ class Motor(_Section):
     """[N m/A], also the back-EMF constant [V s/rad]."""
 
 
-class Friction(_Section):
+class Friction(_Section, frozen=True):
     """Friction of one joint."""
 
     coulomb: float
@@ -142,7 +142,7 @@ class Friction(_Section):
     """[N m s/rad]"""
 
 
-class SimSection(_Section):
+class SimSection(_Section, frozen=True):
     """The physical parameters of the twin; masses, lengths and inertias are in the asset."""
 
     model: str
@@ -157,7 +157,7 @@ class SimSection(_Section):
     """By joint name."""
 
 
-class TaskSection(_Section):
+class TaskSection(_Section, frozen=True):
     """What counts as success, and for how long an episode runs."""
 
     name: str
@@ -171,7 +171,7 @@ class TaskSection(_Section):
     """Share of the judged time from which the episode is a success."""
 
 
-class RobotSpec(_Section):
+class RobotSpec(_Section, frozen=True):
     """A robot's whole description; firmware limits, twin and contract derive from it."""
 
     schema: Literal[1]

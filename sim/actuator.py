@@ -8,7 +8,7 @@ to its full value within REST_SPEED, since a jump at zero speed would chatter at
 from robots.spec import Friction, Motor
 
 REST_SPEED = 0.05
-"""[rad/s] below which Coulomb friction is not yet full; a third of the smallest speed an encoder step shows."""
+"""[rad/s] below which Coulomb friction is not yet full; a third of one encoder count per period."""
 
 
 class MotorTorque:

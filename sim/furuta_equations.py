@@ -1,7 +1,8 @@
 """The Furuta pendulum's equations of motion, float64, independent of any physics engine.
 
-With arm angle t, pendulum angle a (0 hangs), L the arm's length, l the pendulum's centre of mass from its pivot,
-m its mass and I its inertia about its centre, J the arm's inertia about the motor axis, the kinetic energy is
+With arm angle t, pendulum angle a (0 hangs), L the arm's length, l from the pendulum's pivot to its centre of
+mass, m its mass and I its inertia about its centre, J the arm's inertia about the motor axis, the kinetic
+energy is
 
   (J + m L^2 + Izz + B sin^2 a) t'^2 / 2 + C cos a t' a' + D a'^2 / 2,
   B = m l^2 + Iyy - Izz,  C = m L l,  D = m l^2 + Ixx,
@@ -40,7 +41,7 @@ class FurutaBody:
 
 
 def furuta_body(asset: Path) -> FurutaBody:
-    """Return the constants from the URDF's masses, lengths and inertias. Raises SpecError for another machine."""
+    """Return the constants from the URDF's masses, lengths and inertias. Raises SpecError."""
     try:
         root = ElementTree.parse(asset).getroot()
         arm_mass, arm_x, arm_inertia = _link(root, "arm_link", "x")
@@ -66,7 +67,9 @@ def _link(root: ElementTree.Element, name: str, axis: str) -> tuple[float, float
     inertial = root.find(f"link[@name='{name}']/inertial")
     assert inertial is not None, name
     mass, origin, inertia = inertial.find("mass"), inertial.find("origin"), inertial.find("inertia")
-    assert mass is not None and origin is not None and inertia is not None, name
+    assert mass is not None, name
+    assert origin is not None, name
+    assert inertia is not None, name
     place = float(origin.attrib["xyz"].split()["xyz".index(axis)])
     return float(mass.attrib["value"]), place, {key: float(value) for key, value in inertia.attrib.items()}
 
@@ -87,7 +90,7 @@ def accelerations(
 
 
 def advance(body: FurutaBody, motion: Motion, arm_torque: float, pendulum_torque: float, dt: float) -> Motion:
-    """Return the motion dt [s] later under constant torques, by one classical Runge-Kutta step of fourth order."""
+    """Return the motion dt [s] later under constant torques, by one fourth-order Runge-Kutta step."""
     t, a, u, v = motion
     half = 0.5 * dt
     u1, v1 = accelerations(body, motion, arm_torque, pendulum_torque)

@@ -1,4 +1,4 @@
-"""What both twins of the Furuta pendulum share: how it starts, its joint torques, and what its encoders tell."""
+"""What both twins of the Furuta pendulum share: its start, its joint torques, what its encoders tell."""
 
 import numpy as np
 
@@ -14,16 +14,12 @@ class FurutaPlant:
     """Start, torques and readings; the physics between them belongs to the twin."""
 
     def __init__(self, spec: RobotSpec) -> None:
-        if (
-            len(spec.joint) != 2
-            or not isinstance(spec.joint[0], TorqueJoint)
-            or not isinstance(spec.joint[1], FreeJoint)
-        ):
+        arm, pendulum = spec.joint if len(spec.joint) == 2 else (None, None)
+        if not isinstance(arm, TorqueJoint) or not isinstance(pendulum, FreeJoint):
             kinds = [f"{joint.name}: {joint.actuator}" for joint in spec.joint]
             raise SpecError(
-                f"{spec.name}: joints are {kinds}: sim.model furuta expects an arm with torque, then a free pendulum"
+                f"{spec.name}: joints are {kinds}: expected an arm with torque, then a free pendulum"
             )
-        arm, pendulum = spec.joint
         self._reset = spec.reset
         self._dt = spec.dt
         self._motor = MotorTorque(spec.sim.motor, arm.torque).delivered

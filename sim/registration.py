@@ -17,7 +17,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def physics_available() -> dict[str, str]:
-    """Return each kind of physics with "ok", or the line that installs what it lacks; pybullet is not imported."""
+    """Return each kind of physics with "ok", or the line that installs what it lacks; imports nothing."""
     found = util.find_spec("pybullet") is not None
     return {"equations": "ok", "pybullet": "ok" if found else "pip install 'edge-sac[sim]'"}
 
@@ -79,5 +79,5 @@ def _asset(spec: RobotSpec, robot: str) -> Path:
         if place.is_file():
             return place
     raise SpecError(
-        f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF file at {' or '.join(map(str, places))}"
+        f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF at {' or '.join(map(str, places))}"
     )
