@@ -88,7 +88,7 @@ class PolicySession:
 def require_runtime() -> Any:
     """Return the onnxruntime module; raises MissingExtra with the line that installs it."""
     try:
-        import onnxruntime  # type: ignore[import-untyped]
+        import onnxruntime
     except ImportError as error:
         raise MissingExtra(f"a policy needs ONNX Runtime ({error}): {INSTALL}") from error
     # Uninstalling onnxruntime-gpu beside onnxruntime leaves a folder that imports and holds nothing.
