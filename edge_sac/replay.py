@@ -113,9 +113,7 @@ class Replay:
         if not continues:
             evicted += int(parts.flags[here]) & STEP
         self._map.claim(written)
-        parts.flags[there] = EMPTY
         if not continues:
-            parts.flags[here] = EMPTY
             parts.obs[here] = self._obs
         parts.obs[there] = self._next_obs
         parts.flags[there] = FINAL if terminated or truncated else OPEN
@@ -190,7 +188,6 @@ class Replay:
             flags[begun % slots] = EMPTY
         if self._written > 0:
             flags[self._newest] = FINAL
-        self._map.claim(self._written)
         return int(np.count_nonzero(flags & STEP))
 
     def _stage(self, obs: ArrayLike, action: ArrayLike, next_obs: ArrayLike) -> None:

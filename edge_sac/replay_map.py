@@ -167,7 +167,7 @@ class ReplayMap:
             return
         self._closed = True
         self.sync()
-        # Views may live on in a traceback: the memory is let go, not torn away. The lock must not wait for that.
+        # Views may live on in a traceback: the memory is let go, not torn away, but the lock at once.
         nothing = np.empty((0, self.layout.row_bytes), dtype=np.uint8)
         self.rows = nothing
         self.parts = self.layout.views(nothing)

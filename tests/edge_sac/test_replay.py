@@ -141,6 +141,12 @@ def test_sampling_is_uniform_over_transitions_of_short_and_long_episodes() -> No
     assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
 
 
+def test_one_transition_in_a_large_ring_is_found() -> None:
+    with closing(Replay(100_000, 2, 1)) as replay:
+        stored = add(replay, 3, True, True, False)
+        assert rows_of(replay.sample(8, np.random.default_rng(0))) == {stored}
+
+
 def test_the_same_generator_draws_the_same_batch() -> None:
     with closing(Replay(30, 2, 1)) as replay:
         for number in range(25):
