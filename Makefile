@@ -35,8 +35,8 @@ test: checks also-pythons tests
 	@.venv-test/bin/python tools/left_out.py "$(REQUIRE)" $(ALSO)
 
 checks: .venv-test/.installed
-	$(CHECKED)/ruff format --check .
-	$(CHECKED)/ruff check .
+	$(CHECKED)/ruff format --check $(PACKAGES) tests tools
+	$(CHECKED)/ruff check $(PACKAGES) tests tools
 	$(CHECKED)/mypy
 	$(CHECKED)/lint-imports
 
