@@ -24,7 +24,7 @@ from edge_sac.networks import ALIGN, Mlp
 from edge_sac.optim import HAdam
 from edge_sac.precision import Precision
 from edge_sac.squashed_gaussian import log_std, sample
-from edge_sac.target import target_state
+from edge_sac.target import KahanTarget, TargetState, target_state
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,34 @@ class Batch:
 
 
 METRICS = ("critic_loss", "actor_loss", "q_mean", "log_prob", "alpha")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the host sees of the learner when it looks."""
+
+    row: dict[str, float]
+    """METRICS of the last update, and each loss scale with the steps it skipped."""
+    dead: str
+    """The optimiser that has given up, or empty."""
+    halvings: int
+    """How often a Kahan target had to halve its scale."""
+    culprit: str
+    """The weight that made it, or empty."""
+
+
+def actor_shape(obs_dim: int, action_dim: int, hidden: tuple[int, ...]) -> Mlp:
+    """Return the actor's network: from an observation [O] to means and raw log-deviations [2 A]."""
+    return Mlp(1, (obs_dim, *hidden, 2 * action_dim))
+
+
+def policy_weights(actor: Mlp, theta: Tensor) -> dict[str, NDArray[np.float32]]:
+    """Return the actor's flat parameters by the policy graph's names: `w0` [I, O], `b0` [O], and so on."""
+    weights: dict[str, NDArray[np.float32]] = {}
+    for layer, (weight, bias) in enumerate(actor.views(theta)):
+        weights[f"w{layer}"] = weight[0].float().cpu().numpy()
+        weights[f"b{layer}"] = bias[0, 0].float().cpu().numpy()
+    return weights
 
 
 class Agent:
@@ -60,7 +88,7 @@ class Agent:
         self.updates = 0
         self._compute = path.compute
         hidden = tuple(config.hidden)
-        self.actor = Mlp(1, (obs_dim, *hidden, 2 * action_dim))
+        self.actor = actor_shape(obs_dim, action_dim, hidden)
         self.critic = Mlp(2, (obs_dim + action_dim, *hidden, 1))
         initial = torch.Generator().manual_seed(seed)
         psi = self._initialised(self.critic, initial)
@@ -80,7 +108,7 @@ class Agent:
         mlp.initialise(flat, generator)
         return flat
 
-    def _optimiser(self, flat: Tensor, lr: float, kahan: bool, target: object = None) -> HAdam:
+    def _optimiser(self, flat: Tensor, lr: float, kahan: bool, target: TargetState | None = None) -> HAdam:
         scale = LossScale(self.device, enabled=self.precision.loss_scaling)
         return HAdam(
             flat,
@@ -90,7 +118,7 @@ class Agent:
             eps=self.config.eps,
             hypot=self.precision.hadam,
             kahan=kahan,
-            target=target,  # type: ignore[arg-type]
+            target=target,
         )
 
     @property
@@ -168,12 +196,25 @@ class Agent:
         )
 
     def policy_weights(self) -> dict[str, NDArray[np.float32]]:
-        """Return the actor's weights by the policy graph's names: `w0` [I, O], `b0` [O], and so on."""
-        weights: dict[str, NDArray[np.float32]] = {}
-        for layer, (weight, bias) in enumerate(self.actor.views(self.actor_optim.theta)):
-            weights[f"w{layer}"] = weight[0].float().cpu().numpy()
-            weights[f"b{layer}"] = bias[0, 0].float().cpu().numpy()
-        return weights
+        """Return the actor's weights by the policy graph's names."""
+        return policy_weights(self.actor, self.actor_optim.theta)
+
+    def read_metrics(self) -> Reading:
+        """Return the last update's metrics: the one place where the host waits for the learner's tensors."""
+        row = dict(zip(METRICS, self.metrics.tolist(), strict=True))
+        row["entropy"] = -row["log_prob"]
+        row["target_entropy"] = self.target_entropy
+        dead = ""
+        for name, optim in self._optimisers().items():
+            row[f"{name}_scale"] = float(optim.loss_scale.scale)
+            row[f"skipped_{name}"] = float(optim.loss_scale.skipped)
+            if bool(optim.loss_scale.exhausted):
+                dead = name
+        halvings, culprit = 0, ""
+        if isinstance(self.target, KahanTarget):
+            halvings = int(self.target.halvings)
+            culprit = self.critic.name_at(int(self.target.culprit)) if halvings else ""
+        return Reading(row, dead, halvings, culprit)
 
     def state(self) -> dict[str, Tensor]:
         """Return every tensor a checkpoint must hold; the generator's state is among them."""

@@ -34,7 +34,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor, compute: torch.dtype) -> Ten
     return torch.baddbmm(bias.to(compute), x.to(compute), weight.to(compute))
 
 
-def probe(device: torch.device, dtype: torch.dtype, size: int = 128) -> MatmulPath:
+def probe(device: torch.device, dtype: torch.dtype, size: int = 256) -> MatmulPath:
     """Return the faster way to multiply `dtype` matrices on `device`, measured on [size, size] operands."""
     if dtype == torch.float32:
         return MatmulPath(dtype, torch.float32, "fp32 product")
@@ -42,21 +42,21 @@ def probe(device: torch.device, dtype: torch.dtype, size: int = 128) -> MatmulPa
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         return MatmulPath(dtype, dtype, f"native {_short(dtype)} product with fp32 accumulation")
     a = torch.ones(size, size, dtype=dtype, device=device)
-    native = _median_time(a, dtype)
-    widened = _median_time(a, torch.float32)
+    native, widened = _fastest(a, dtype), _fastest(a, torch.float32)
     times = f"native {1e6 * native:.0f} us, through fp32 {1e6 * widened:.0f} us at {size} x {size}"
     if native < widened:
         return MatmulPath(dtype, dtype, f"native {_short(dtype)} product ({times})")
     return MatmulPath(dtype, torch.float32, f"{_short(dtype)} product through fp32, rounded once ({times})")
 
 
-def _median_time(a: Tensor, compute: torch.dtype, repeats: int = 5) -> float:
+def _fastest(a: Tensor, compute: torch.dtype, repeats: int = 9) -> float:
+    """Return the shortest of several times, in s: other work on the machine can only add to it."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         matmul(a, a, compute)
         times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
+    return min(times)
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -147,6 +147,9 @@ class PlainTarget:
 
 def target_state(kind: Target, psi: Tensor) -> TargetState:
     """Return the target of that kind, equal to psi."""
-    kinds = {"lag": LagTarget, "kahan": KahanTarget, "plain": PlainTarget}
-    made: TargetState = kinds[kind](psi)
-    return made
+    kinds: dict[Target, type[LagTarget] | type[KahanTarget] | type[PlainTarget]] = {
+        "lag": LagTarget,
+        "kahan": KahanTarget,
+        "plain": PlainTarget,
+    }
+    return kinds[kind](psi)

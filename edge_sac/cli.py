@@ -1,0 +1,212 @@
+"""The command line: parses, dispatches lazily, and turns errors into one line and an exit code.
+
+0 done; 2 refused, nothing moved or overwritten; 3 stopped by a fault or a NaN, state saved; 4 checked and failed;
+130 stopped by the user, saved; 1 is a bug.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from edge_sac import __version__
+from edge_sac.errors import EdgeSacError, MissingExtra, Refused
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train a Soft Actor-Critic policy in half precision on the robot's own computer.",
+)
+REFUSED, FAULT, FAILED = 2, 3, 4
+EXTRAS = {"train": ("torch", "safetensors", "tensorboard", "matplotlib"), "cpu": ("onnxruntime",)}
+
+Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+
+
+def _require(*extras: str) -> None:
+    """Raise MissingExtra, with the line that installs it, for a package of `extras` that is not there."""
+    for extra in extras:
+        for module in EXTRAS[extra]:
+            if importlib.util.find_spec(module) is None:
+                other = " (or 'edge-sac[gpu]' with an NVIDIA GPU on x86-64)" if extra == "cpu" else ""
+                raise MissingExtra(f"{module} is not installed; pip install 'edge-sac[{extra}]'{other}")
+
+
+def _overrides(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@app.command()
+def train(
+    robot: Annotated[
+        str | None, typer.Argument(help="A robot's name or TOML file [furuta].", show_default=False)
+    ] = None,
+    env: Annotated[str | None, typer.Option(help="Train this Gymnasium environment instead.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp16, fp32, or fp16-minus-<fix>.")] = None,
+    target: Annotated[str | None, typer.Option(help="How the target follows: lag, kahan or plain.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Environment steps.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder [runs/<robot>, the next free].")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; options override it.")] = None,
+    resume_or_show: Annotated[
+        bool, typer.Option("--resume-or-show", help="Go on with the run that is there, or show it.")
+    ] = False,
+) -> int:
+    """Train a robot, or any Gymnasium environment with Box spaces, and leave a policy that runs."""
+    _require("train", "cpu")
+    from edge_sac.commands import train as command
+    from edge_sac.config import load_config, parse_config
+
+    if robot is not None and env is not None:
+        raise Refused(f"both a robot ({robot}) and --env {env} are given; give one of them")
+    given = _overrides(
+        robot=robot,
+        env=env,
+        precision=precision,
+        target=target,
+        steps=steps,
+        seed=seed,
+        physics=physics,
+        device=device,
+    )
+    if robot is not None:
+        given["env"] = ""
+    chosen = load_config(config, given) if config else parse_config("", "command line", given)
+    return command.train(chosen, out, resume_or_show, Console())
+
+
+@app.command()
+def resume(
+    run: Run, steps: Annotated[int, typer.Option(help="Steps beyond the run's end.", min=0)] = 0
+) -> int:
+    """Go on with a run that was stopped or killed, or train a finished one further."""
+    _require("train", "cpu")
+    from edge_sac.commands import train as command
+
+    return command.resume(run, steps, Console())
+
+
+@app.command("eval")
+def evaluate(
+    where: Annotated[Path, typer.Argument(metavar="RUN|POLICY", show_default=False)],
+    robot: Annotated[str | None, typer.Option(help="Another robot than the policy was trained for.")] = None,
+    physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, max=100_000)] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.")] = None,
+) -> int:
+    """Drive a policy without noise and judge it."""
+    _require("cpu")
+    from edge_sac.commands import evaluate as command
+
+    return command.evaluate(where, robot, physics, episodes, seed, json, Console())
+
+
+@app.command()
+def export(
+    run: Run,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].")] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="The last policy instead of the best evaluated.")
+    ] = False,
+) -> int:
+    """Write a run's policy to one ONNX file that carries its whole contract."""
+    _require("train", "cpu")
+    from edge_sac.commands.deliver import export_run
+    from edge_sac.run_folder import POLICY
+
+    path = output or run / POLICY
+    which = export_run(run, path, last=last)
+    Console().print(f"{path}: {which}, read back at parity", highlight=False, soft_wrap=True)
+    return 0
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="furuta: fp16 beside fp32 on the same seeds.")],
+    seeds: Annotated[int, typer.Option(min=1, max=100)] = 5,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of each run.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = os.cpu_count() or 1,
+    cells: Annotated[Path, typer.Option(help="Where each run's result is kept.")] = Path(
+        "docs/results/furuta"
+    ),
+) -> int:
+    """Remake a committed table: runs what is missing, resumes what was cut, writes table and figure."""
+    _require("train", "cpu")
+    from edge_sac.commands import reproduce as command
+
+    return command.reproduce(what, seeds, steps, jobs, cells, Console())
+
+
+@app.command()
+def doctor() -> int:
+    """Say of each thing this program needs whether it works here, and what mends it."""
+    from edge_sac.commands.doctor import doctor_lines
+
+    lines = doctor_lines()
+    for line in lines:
+        mark = "ok  " if line.ok else "FAIL" if line.failed else "note"
+        print(f"{mark}  {line.name}: {line.message}")
+        if not line.ok and line.remedy:
+            print(f"      {line.remedy}")
+    return FAILED if any(line.failed for line in lines) else 0
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train a Soft Actor-Critic policy in half precision on the robot's own computer."""
+
+
+def exit_code(error: Exception) -> int | None:
+    """Return the exit code of an error that is no bug, or None."""
+    from robots.errors import RobotError, SpecError
+
+    if isinstance(error, Refused | SpecError):
+        return REFUSED
+    return FAULT if isinstance(error, EdgeSacError | RobotError) else None
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as error:
+        code = error.exit_code
+    except typer.Abort:
+        code = 130
+    except Exception as error:
+        code = _answer(error)
+    sys.exit(code or 0)
+
+
+def _answer(error: Exception) -> int:
+    """Print an error that is the user's to mend in one line and return its code; raise any other again."""
+    import click
+
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    code = exit_code(error)
+    if code is None:
+        raise error
+    print(f"edge-sac: {error}", file=sys.stderr)
+    return code

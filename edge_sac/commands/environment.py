@@ -1,0 +1,150 @@
+"""What a run trains on: a robot's twin or any Gymnasium environment, with the contract a policy for it must keep."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+from gymnasium.spaces import Box
+
+from edge_sac.config import Config
+from edge_sac.contract import ActionChannel, Contract, ObservationChannel
+from edge_sac.errors import ConfigError, NonFinite
+from edge_sac.evaluation import require_finite
+from edge_sac.normalizer import resolving
+from edge_sac.seeding import CALIBRATION, episode_seed
+from robots.spec import RobotSpec, load_robot
+from sim.registration import make_env, resolve_physics
+
+CALIBRATION_STEPS = 1_000
+
+
+@dataclass(frozen=True)
+class Environment:
+    """How to open the environment, and what it is."""
+
+    make: Callable[[], Any]
+    contract: Contract
+    """Of the environment alone: nothing in it about weights or training."""
+    physics: str
+    """What the twin runs on; auto where there is no twin."""
+    description: str
+    """One line for the log: what runs, and on which physics."""
+
+
+def environment(config: Config) -> Environment:
+    """Return what `config` trains on; raises SpecError or ConfigError naming what cannot be trained on."""
+    return _gymnasium(config) if config.env else _robot(config)
+
+
+def robot_contract(spec: RobotSpec) -> Contract:
+    """Return the contract of a robot: its hash is over everything its description says."""
+    observed = [
+        ObservationChannel(name=channel.name, unit=channel.unit, mean=channel.center, scale=channel.scale)
+        for channel in spec.observation.channels
+    ]
+    return Contract(
+        robot=spec.name,
+        kind="robot",
+        observation=tuple(observed),
+        action=tuple(
+            ActionChannel(name=joint.name, unit="1", lower=-1.0, upper=1.0) for joint in spec.actuated
+        ),
+        robot_hash=hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest(),
+        control_hz=spec.control_hz,
+        rate_tolerance=spec.rate_tolerance,
+        limits={joint.name: _limits(joint) for joint in spec.joint},
+    )
+
+
+def _limits(joint: Any) -> dict[str, float]:
+    known = {"position_lower": joint.position[0], "position_upper": joint.position[1], "speed": joint.speed}
+    return known | ({"torque": joint.torque} if hasattr(joint, "torque") else {})
+
+
+def _robot(config: Config) -> Environment:
+    spec = load_robot(config.robot)
+    physics = resolve_physics(config.physics)
+    return Environment(
+        make=lambda: make_env(config.robot, physics),
+        contract=robot_contract(spec),
+        physics=physics,
+        description=f"robot {spec.name} at {spec.control_hz:g} Hz, twin on {physics}",
+    )
+
+
+def _gymnasium(config: Config) -> Environment:
+    def make() -> gymnasium.Env[Any, Any]:
+        try:
+            return gymnasium.make(config.env)
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise ConfigError(f"environment {config.env!r} cannot be made: {error}") from error
+
+    env = make()
+    try:
+        contract = _space_contract(config, env)
+    finally:
+        env.close()
+    return Environment(make, contract, "auto", f"environment {config.env}")
+
+
+def _space_contract(config: Config, env: gymnasium.Env[Any, Any]) -> Contract:
+    action, observed = env.action_space, env.observation_space
+    for what, space in (("action", action), ("observation", observed)):
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ConfigError(f"{config.env}: the {what} space is {space}; a Box of one dimension is needed")
+    assert isinstance(action, Box)
+    assert isinstance(observed, Box)
+    if not action.is_bounded():
+        raise ConfigError(f"{config.env}: the action space is {action}; every action needs finite bounds")
+    normalizer = resolving(_random_observations(config, env))
+    channels = [
+        ObservationChannel(
+            name=f"obs[{i}]",
+            unit="1",
+            lower=_bound(low),
+            upper=_bound(high),
+            mean=float(mean),
+            scale=float(scale),
+        )
+        for i, (low, high, mean, scale) in enumerate(
+            zip(observed.low, observed.high, normalizer.mean, normalizer.scale, strict=True)
+        )
+    ]
+    driven = [
+        ActionChannel(name=f"action[{i}]", unit="1", lower=float(low), upper=float(high))
+        for i, (low, high) in enumerate(zip(action.low, action.high, strict=True))
+    ]
+    return Contract(robot=config.env, kind="gym", observation=tuple(channels), action=tuple(driven))
+
+
+def _bound(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _random_observations(config: Config, env: gymnasium.Env[Any, Any]) -> Any:
+    """Return [CALIBRATION_STEPS, O] observations under random actions, to see which channels fp16 resolves."""
+    rng = np.random.default_rng(episode_seed(config.seed, CALIBRATION, 0))
+    assert isinstance(env.action_space, Box)
+    names = [f"obs[{i}]" for i in range(env.observation_space.shape[0])]  # type: ignore[index]
+    seen: list[Any] = []
+    episode, ended = 0, True
+    while len(seen) < CALIBRATION_STEPS:
+        if ended:
+            obs, _ = env.reset(seed=episode_seed(config.seed, CALIBRATION, episode))
+            episode += 1
+            ended = False
+        else:
+            action = rng.uniform(env.action_space.low, env.action_space.high).astype(env.action_space.dtype)
+            obs, reward, terminated, truncated, _ = env.step(action)
+            ended = bool(terminated or truncated)
+            if not np.isfinite(float(reward)):
+                raise NonFinite(f"{config.env}: the reward is {reward} under a random action")
+        require_finite(obs, names, f"{config.env} under random actions")
+        seen.append(np.asarray(obs, dtype=np.float64))
+    return np.stack(seen)

@@ -1,0 +1,134 @@
+"""`edge-sac eval`: an exported policy, or a run's, driven through fresh episodes and judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from edge_sac.atomic import write_file
+from edge_sac.commands.environment import Environment, environment
+from edge_sac.config import Config
+from edge_sac.errors import Refused
+from edge_sac.evaluation import Episode, Summary, run_episodes, summarise
+from edge_sac.policy import Policy
+from edge_sac.run_folder import CONFIG, POLICY, read_run
+from edge_sac.seeding import JUDGEMENT, episode_seed
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A policy's episodes and their means."""
+
+    policy: Path
+    environment: str
+    summary: Summary
+    episodes: list[Episode]
+
+    def line(self) -> str:
+        """Return the means as a phrase."""
+        parts = [f"mean return {self.summary.return_mean:.1f} over {self.summary.episodes} fresh episodes"]
+        if self.summary.success_rate is not None:
+            parts.append(f"success in {100 * self.summary.success_rate:.0f} %")
+        if self.summary.success_fraction is not None:
+            parts.append(f"goal held {100 * self.summary.success_fraction:.1f} % of the judged time")
+        return ", ".join(parts)
+
+
+def judge(path: Path, episodes: int, config: Config | None = None, seed: int = 0) -> Judgement:
+    """Return how the policy in a file does, without noise, on `episodes` episodes no training run has seen.
+
+    `config` says where; without one it is what the policy was trained for. Raises PolicyError when the policy is
+    damaged or does not fit, NonFinite for a bad observation.
+    """
+    policy = Policy.load(path)
+    where = _environment(policy, config)
+    policy.contract.check_fits(where.contract)
+    env = where.make()
+    low = np.array([channel.lower for channel in policy.contract.action], np.float32)
+    high = np.array([channel.upper for channel in policy.contract.action], np.float32)
+
+    def act(obs: NDArray[Any]) -> NDArray[np.float32]:
+        return np.clip(policy.act(obs), low, high)
+
+    try:
+        seeds = [episode_seed(seed, JUDGEMENT, index) for index in range(episodes)]
+        done = run_episodes(env, act, seeds, [channel.name for channel in policy.contract.observation])
+    finally:
+        env.close()
+    return Judgement(path, where.description, summarise(done), done)
+
+
+def _environment(policy: Policy, config: Config | None) -> Environment:
+    contract = policy.contract
+    if config is None:
+        robot = contract.kind == "robot"
+        config = Config(robot=contract.robot) if robot else Config(env=contract.robot)
+    return environment(config)
+
+
+def evaluate(
+    where: Path,
+    robot: str | None,
+    physics: str | None,
+    episodes: int,
+    seed: int,
+    output: Path | None,
+    console: Console,
+) -> int:
+    """Judge a policy file, or the policy of a run folder; print a table, write JSON; return the exit code."""
+    config = None
+    if where.is_dir():
+        config, path = read_run(where)[0], where / POLICY
+        if not path.exists():
+            raise Refused(f"{where} has no {POLICY} yet; write it with: edge-sac export {where}")
+    elif where.is_file():
+        path = where
+        if (where.parent / CONFIG).is_file():
+            config = read_run(where.parent)[0]
+    else:
+        raise Refused(f"{where} does not exist; give a run folder or a policy file")
+    judgement = judge(path, episodes, _overridden(config, robot, physics), seed)
+    console.print(f"{judgement.environment}; policy {path}", highlight=False, soft_wrap=True)
+    for index, episode in enumerate(judgement.episodes):
+        held = (
+            "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
+        )
+        console.print(
+            f"episode {index:3d}  return {episode.episode_return:8.1f}  steps {episode.length:5d}{held}",
+            highlight=False,
+        )
+    console.print(judgement.line(), highlight=False, soft_wrap=True)
+    if output is not None:
+        write_json(output, judgement)
+    return 0
+
+
+def _overridden(config: Config | None, robot: str | None, physics: str | None) -> Config | None:
+    if robot is None and physics is None:
+        return config
+    base = config or Config()
+    return Config(
+        robot=robot or base.robot,
+        env="" if robot else base.env,
+        physics=physics or base.physics,  # type: ignore[arg-type]
+    )
+
+
+def write_json(path: Path, judgement: Judgement) -> None:
+    """Write the judgement: `success_rate`, `success_fraction`, `return_mean` and each episode. Raises Refused."""
+    record = {
+        "policy": str(judgement.policy),
+        "environment": judgement.environment,
+        **asdict(judgement.summary),
+        "per_episode": [asdict(episode) for episode in judgement.episodes],
+    }
+    try:
+        write_file(path, (json.dumps(record, indent=2) + "\n").encode())
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error}; give a file in a writable folder") from error
