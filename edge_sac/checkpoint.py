@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as bytes_of_tensors
 
+from edge_sac.atomic import sync_folder
 from edge_sac.errors import CheckpointError
 
 SCHEMA = 1
@@ -61,16 +62,16 @@ def save_checkpoint(
     try:
         if not root.is_dir():
             root.mkdir()
-            _sync_folder(run)
+            sync_folder(run)
         _tidy(root)
         new.mkdir()
         _write(new / TENSORS_FILE, packed)
         _write(new / STATE_FILE, record)
-        _sync_folder(new)
+        sync_folder(new)
         if final.is_dir():
             final.rename(old)
         new.rename(final)
-        _sync_folder(root)
+        sync_folder(root)
     except OSError as error:
         with contextlib.suppress(OSError):
             shutil.rmtree(new)
@@ -154,14 +155,6 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sac.atomic import sync_folder
 from edge_sac.errors import Refused, ReplayError
 
 HalfOrSingle = Literal["float16", "float32"]
@@ -209,11 +210,7 @@ def _create(path: Path, layout: RowLayout) -> None:
         raise Refused(_too_large(layout, f"on disk, {free} are free at {path.parent}", str(error))) from error
     finally:
         os.close(file)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def _too_large(layout: RowLayout, where: str, cause: str) -> str:

@@ -87,9 +87,10 @@ def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_is_removed_at_the_next_save(tmp_path: Path) -> None:
     save(tmp_path, 1)
-    stale = tmp_path / "checkpoints" / ".new-2"
-    stale.mkdir()
-    (stale / "tensors.safetensors").write_bytes(b"half")
+    for name in (".new-2", ".new-3", ".old-1"):
+        stale = tmp_path / "checkpoints" / name
+        stale.mkdir()
+        (stale / "tensors.safetensors").write_bytes(b"half")
     assert assert_whole(tmp_path) == 1
     save(tmp_path, 3)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "3"]
