@@ -7,6 +7,7 @@
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help train test checks wheel tests test-python also-pythons soak system clean
 
 PYTHONS := python3.11 python3.10 python3.12 python3.13
