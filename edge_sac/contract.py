@@ -15,6 +15,7 @@ import msgspec
 from edge_sac.errors import PolicyError
 
 SCHEMA = 1
+"""Counts changes of these fields and of the acting graph's nodes: a file is read by the schema it names."""
 
 
 class ObservationChannel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

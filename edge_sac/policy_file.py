@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 from edge_sac.contract import Contract
 from edge_sac.errors import PolicyError
-from edge_sac.policy_graph import OPERATORS, frozen_weights
+from edge_sac.policy_graph import OPERATORS, build_graph, frozen_weights
 from edge_sac.policy_reference import UNIT_ROUNDOFF, action_tolerance
 from edge_sac.policy_session import PolicySession
 from edge_sac.policy_weights import Vector, Weights, bad_value, check_shapes, weight_shapes, weights_hash
@@ -105,6 +105,7 @@ def read_policy(path: Path) -> PolicyContent:
     shapes = weight_shapes(len(contract.observation), len(contract.action), contract.hidden)
     weights = frozen_weights(model, shapes)
     check_shapes(weights, shapes)
+    _check_nodes(model, build_graph(len(contract.observation), len(contract.action), contract.hidden))
     problem = bad_value(weights) or normaliser_mismatch(contract, weights)
     if problem is not None:
         raise PolicyError(f"{problem}; export the policy again")
@@ -176,6 +177,24 @@ def _parse(data: bytes) -> onnx.ModelProto:
     if not model.graph.node or not model.opset_import:
         raise PolicyError(damaged)
     return model
+
+
+def _check_nodes(model: onnx.ModelProto, expected: onnx.ModelProto) -> None:
+    """Raise PolicyError unless every node and constant is the one this schema of the contract stands for.
+
+    The checker does not see a rewired node in every version, and golden vectors alone need not reach it.
+    """
+    found = list(model.graph.node)
+    for index, node in enumerate(expected.graph.node):
+        if index >= len(found) or found[index] != node:
+            raise PolicyError(f"node {index} is not the {node.name} of a policy: export the policy again")
+    if len(found) > len(expected.graph.node):
+        raise PolicyError(f"has {len(found)} nodes, a policy of this shape {len(expected.graph.node)}")
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for tensor in expected.graph.initializer:
+        value = numpy_helper.to_array(tensor)
+        if tensor.name not in constants or not np.array_equal(constants[tensor.name], value):
+            raise PolicyError(f"{tensor.name} is not {value}: export the policy again")
 
 
 def _check_graph(model: onnx.ModelProto, contract: Contract) -> None:

@@ -158,6 +158,22 @@ def test_a_graph_that_computes_another_function_is_refused_and_the_older_file_ke
     refused(path, policy_case, "from its float64 reference, .* times what float32 allows")
 
 
+def test_what_only_shows_at_the_boundary_of_a_channel_is_compared_too(path, policy_case, monkeypatch):
+    """A hidden unit that wakes six scales from the mean, where no recorded or random observation is."""
+    weights = policy_case.weights
+    weights["w0"][:, 0] = [0.0, 0.0, 1.0]
+    weights["b0"][0] = -6.0
+    write(path, policy_case)
+
+    def wrongly(model, weights):
+        outgoing = weights["w1"].copy()
+        outgoing[0] += 1.0
+        return freeze(model, {**weights, "w1": outgoing})
+
+    monkeypatch.setattr(export, "freeze", wrongly)
+    refused(path, policy_case, "from its float64 reference")
+
+
 def test_weights_that_overflow_float32_are_refused(path, policy_case):
     weights = {**policy_case.weights, "w0": np.full_like(policy_case.weights["w0"], 3e38)}
     refused(path, policy_case, "not written: action 0 is nan", weights=weights)
