@@ -117,6 +117,11 @@ def external_weight(model):
     tensor.external_data.add(key="location", value="../weights.bin")
 
 
+def another_output(model):
+    value = helper.make_tensor_value_info("pre_tanh", onnx.TensorProto.FLOAT, [1, 2])
+    model.graph.output.insert(0, value)
+
+
 def noisy_default(model):
     set_weight(model, "noise", np.ones((1, 2), np.float32))
 
@@ -145,6 +150,10 @@ def golden_of_another(model):
         (another_constant, "log_std_middle is not -1.5"),
         (narrower, "weight w1 is float32 [32, 8]; expected float32 [32, 16]"),
         (external_weight, "keeps weights in another file"),
+        (
+            another_output,
+            "outputs are [('pre_tanh', [1, 2]), ('action', [1, 2])]; the contract asks for action",
+        ),
         (noisy_default, "noise has no default of zeros"),
         (no_default, "noise has no default of zeros"),
         (golden_of_another, "golden vector"),
