@@ -13,14 +13,19 @@ from robots.task import Outcome
 ARM_WEIGHT = 0.5
 """Share of the reward lost with the arm at its cable limit: centres it without stopping a swing."""
 
+CALM_SPEED = 5.0
+"""[rad/s] of the pendulum at which half the reward is lost: going round and round, passing upright at 7 rad/s
+or more, must pay far less than standing there (by height alone it pays half, and a learner stays with it)."""
+
 
 class SwingUp:
     """Swing-up and balance.
 
-    The reward of a step is height * (1 - ARM_WEIGHT * (arm / cable limit)^2), in [0, 1], where height is 0
-    hanging and 1 upright, (1 - cos pendulum) / 2. The arm at or beyond its cable limit terminates the
-    episode, which forfeits all later reward. The goal holds while the pendulum is within goal_tolerance of
-    upright; steps not reached because the episode terminated count as not upright.
+    The reward of a step is height * arm * calm, in [0, 1], where height = (1 - cos pendulum) / 2 is 0 hanging
+    and 1 upright, arm = 1 - ARM_WEIGHT * (arm / cable limit)^2, and calm = 1 / (1 + (speed / CALM_SPEED)^2)
+    of the pendulum, by the difference of its encoder's last two readings. The arm at or beyond its cable
+    limit terminates the episode, which forfeits all later reward. The goal holds while the pendulum is within
+    goal_tolerance of upright; steps not reached because the episode terminated count as not upright.
     """
 
     def __init__(self, spec: RobotSpec) -> None:
@@ -49,9 +54,10 @@ class SwingUp:
             self._held += 1
         terminated = not self._lower < arm < self._upper
         share = arm / (self._upper if arm > 0 else -self._lower)
-        arm_factor = max(0.0, 1.0 - ARM_WEIGHT * share * share)
+        centred = max(0.0, 1.0 - ARM_WEIGHT * share * share)
+        hurry = float(state.speed[1]) / CALM_SPEED
         return Outcome(
-            reward=0.5 * (1.0 - cosine) * arm_factor,
+            reward=0.5 * (1.0 - cosine) * centred / (1.0 + hurry * hurry),
             terminated=terminated,
             success_fraction=self._held / self._judged_steps,
         )
