@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,22 +87,23 @@ def test_results_of_the_wrong_shape_are_refused_by_preset() -> None:
         results_figure({"fp16": ([1, 2, 3], [[1, 2]])})
 
 
-def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "report.png"
     save_figure(results_figure({}), path)
     before = path.read_bytes()
 
-    class Broken(Figure):
-        def savefig(self, fname: Any, **_: Any) -> None:
-            fname.write(b"half")
-            raise MemoryError("while drawing")
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(MemoryError, match="while drawing"):
-        save_figure(Broken(), path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_figure(results_figure({}, title="another"), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_no_pyplot_is_needed() -> None:
-    report_figure(metrics_of([1], alpha=[0.1]))
-    assert "matplotlib.pyplot" not in sys.modules
+def test_no_pyplot_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    save_figure(report_figure(metrics_of([1], alpha=[0.1])), tmp_path / "report.png")
