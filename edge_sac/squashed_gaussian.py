@@ -45,10 +45,8 @@ def normal_log_prob(u: Tensor, mean: Tensor, std: Tensor, divide_first: bool = T
     `divide_first` is the normal-fix: ((u - mean) / std)^2 never forms std^2, which is subnormal in fp16 at
     std = e^-5. Without it the quotient is written with the square in the denominator.
     """
-    # The quotient by std^2 stands as an inverse and a product: torch's own division has a gradient that divides
-    # twice instead of squaring, which would hide the failure.
-    energy = ((u - mean) / std).square() if divide_first else (u - mean).square() * (std * std).reciprocal()
-    return -0.5 * energy - std.log() - 0.5 * math.log(2 * math.pi)
+    half_energy = 0.5 * ((u - mean) / std).square() if divide_first else (u - mean).square() / (2 * std * std)
+    return -half_energy - std.log() - 0.5 * math.log(2 * math.pi)
 
 
 def sample(

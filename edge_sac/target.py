@@ -41,7 +41,9 @@ class TargetState(Protocol):
 class LagTarget:
     """T = psi + d, d stored: d <- d - (psi_new - psi_old) at every step, d <- (1 - tau) d when the target moves.
 
-    Equal to the moving average in exact arithmetic, since (1 - tau) (T - psi) is the lag after T moved.
+    Equal to the moving average in exact arithmetic, since (1 - tau) (T - psi) is the lag after T moved. In fp16 the
+    lag is right to 2 % while psi moves with a gradient's noise; on a noiseless ramp it rests within 2^-11 / tau of
+    its value (10 % at 0.005), and below 2^-25 / tau (6e-6) it no longer shrinks. Errors of the lag, not of T.
     """
 
     def __init__(self, psi: Tensor) -> None:

@@ -1,0 +1,118 @@
+"""The squashed normal in fp16 against float64, where the paper's two fixes of it matter."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from edge_sac.squashed_gaussian import (
+    SOFTPLUS_LINEAR_STOCK,
+    log_std,
+    log_tanh_derivative,
+    normal_log_prob,
+    sample,
+    softplus,
+)
+
+HALF_UNIT = 2.0**-11
+
+
+def softplus64(z: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0.0, z)
+
+
+def test_softplus_is_within_one_fp16_spacing_of_float64_everywhere():
+    z = torch.arange(-2000, 2001, dtype=torch.float16) / 50
+    exact = softplus64(z.double().numpy())
+    error = np.abs(softplus(z).double().numpy() - exact)
+    # exp, log1p and the result are each rounded: 1.5 spacings of the largest of them, which is 1 + e^z below 10.
+    assert np.all(error <= 3 * HALF_UNIT * np.maximum(exact, 1.0))
+
+
+def test_softplus_without_the_fix_overflows_in_fp16_between_11_09_and_20():
+    z = torch.tensor([10.0, 11.0, 12.0, 19.0, 21.0], dtype=torch.float16)
+    assert torch.isinf(softplus(z, SOFTPLUS_LINEAR_STOCK)).tolist() == [False, False, True, True, False]
+    assert torch.isfinite(softplus(z)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_gradient_of_softplus_is_the_logistic_function_where_the_other_branch_would_overflow(dtype):
+    z = torch.tensor([-200.0, -1.0, 0.0, 9.0, 12.0, 30_000.0], dtype=dtype, requires_grad=True)
+    softplus(z).sum().backward()
+    expected = torch.sigmoid(z.detach().double())
+    assert z.grad is not None
+    # exp(9) is rounded once to fp16 before it is divided by 1 + itself.
+    assert torch.allclose(z.grad.double(), expected, atol=2 * HALF_UNIT)
+
+
+def test_log_derivative_of_tanh_matches_float64_far_out_in_the_tails():
+    u = torch.linspace(-20, 20, 801).to(torch.float16)
+    wide = u.double().numpy()
+    exact = 2 * (math.log(2) - np.abs(wide) - np.log1p(np.exp(-2 * np.abs(wide))))
+    error = np.abs(log_tanh_derivative(u).double().numpy() - exact)
+    # The largest intermediate, softplus(-2 u), is up to 40: its spacing there is 2^-5.
+    assert error.max() <= 4 * 2.0**-5
+
+
+@pytest.mark.parametrize("upstream", [1.0, 5.0, 6.0, 100.0])
+def test_gradient_of_normal_log_prob_stays_finite_at_the_smallest_deviation(upstream):
+    mean, std = _smallest_deviation()
+    normal_log_prob((mean + 0.5 * std).detach(), mean, std).backward(torch.tensor(upstream, dtype=mean.dtype))
+    assert mean.grad is not None
+    expected = upstream * 0.5 / math.exp(-5)
+    # u = mean + 0.5 std is rounded to a spacing of 4.9e-4, a seventh of 0.5 std; the gradient is proportional.
+    assert float(mean.grad) == pytest.approx(expected, rel=0.16)
+
+
+def test_gradient_of_normal_log_prob_without_the_fix_overflows_once_upstream_passes_5():
+    gradients = []
+    for upstream in (5.0, 6.0):
+        mean, std = _smallest_deviation()
+        log_prob = normal_log_prob((mean + 0.5 * std).detach(), mean, std, divide_first=False)
+        log_prob.backward(torch.tensor(upstream, dtype=mean.dtype))
+        assert mean.grad is not None
+        gradients.append(float(mean.grad))
+    assert math.isfinite(gradients[0])
+    assert math.isinf(gradients[1])
+
+
+def _smallest_deviation() -> tuple[torch.Tensor, torch.Tensor]:
+    mean = torch.tensor(0.5, dtype=torch.float16, requires_grad=True)
+    std = torch.tensor(math.exp(-5), dtype=torch.float16, requires_grad=True)
+    return mean, std
+
+
+@pytest.mark.parametrize("mean", [-20.0, -3.0, 0.0, 0.7, 20.0])
+@pytest.mark.parametrize("log_deviation", [-5.0, -2.0, 0.0, 2.0])
+def test_log_prob_of_a_sample_matches_float64_at_the_value_that_was_drawn(mean, log_deviation):
+    noise = torch.linspace(-3, 3, 25).to(torch.float16)[:, None]
+    means = torch.full_like(noise, mean)
+    stds = torch.full_like(noise, math.exp(log_deviation))
+    action, log_prob = sample(means, stds, noise)
+    u = (means + stds * noise).double().numpy()
+    std = float(stds[0].double())
+    energy = ((u - float(means[0].double())) / std) ** 2 / 2
+    normal = -energy - math.log(std) - math.log(2 * math.pi) / 2
+    squash = 2 * (math.log(2) - np.abs(u) - np.log1p(np.exp(-2 * np.abs(u))))
+    exact = (normal - squash)[:, 0]
+    error = np.abs(log_prob.double().numpy() - exact)
+    assert log_prob.dtype == torch.float32
+    assert torch.isfinite(action).all()
+    # Six roundings, each half a spacing of the largest term: the energy, softplus(-2 u) <= 4 |u| + 1, or 8.
+    # Where std = e^-5, u sits on fp16's grid, coarse beside it, and u - mean is exact.
+    largest = np.maximum(8, np.maximum(energy[:, 0], 4 * np.abs(u[:, 0]) + 1))
+    assert np.all(error <= 6 * HALF_UNIT * largest)
+
+
+def test_log_std_covers_minus_5_to_2():
+    raw = torch.tensor([-100.0, 0.0, 100.0])
+    assert log_std(raw).tolist() == [-5.0, -1.5, 2.0]
+
+
+def test_inverse_of_tanh_appears_nowhere_so_a_saturated_action_keeps_its_log_prob():
+    mean = torch.full((1, 1), 15.0, dtype=torch.float16)
+    action, log_prob = sample(mean, torch.ones_like(mean), torch.zeros_like(mean))
+    assert float(action) == 1.0
+    exact = -math.log(2 * math.pi) / 2 - 2 * (math.log(2) - 15 - math.log1p(math.exp(-30)))
+    assert float(log_prob) == pytest.approx(exact, rel=4 * HALF_UNIT)
