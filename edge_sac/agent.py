@@ -140,9 +140,7 @@ class Agent:
             next_action, next_log_prob = self._sample(self._actor_output(batch.next_obs)[-1][0])
             target_psi = self.target.form(optim.theta, out=optim.grad)
             next_q = self._critic_output(batch.next_obs, next_action, target_psi)[-1].squeeze(-1)
-            target = soft_target(
-                batch.reward, batch.terminated, next_q, next_log_prob, self.alpha, self.config.gamma
-            )
+            target = soft_target(batch.reward, batch.terminated, next_q, next_log_prob, self.alpha, self.config.gamma)
             layers = self._critic_output(batch.obs, batch.action, optim.theta)
             loss, grad_q = critic_loss(layers[-1].squeeze(-1), target)
             seed = self._seed(grad_q, optim).unsqueeze(-1)
@@ -191,9 +189,7 @@ class Agent:
         mean, raw = output.chunk(2, dim=-1)
         noise = torch.randn(mean.shape, generator=self.generator, device=self.device).to(mean.dtype)
         fixes = self.precision
-        return sample(
-            mean, log_std(raw).exp(), noise, normal_fix=fixes.normal_fix, softplus_fix=fixes.softplus_fix
-        )
+        return sample(mean, log_std(raw).exp(), noise, normal_fix=fixes.normal_fix, softplus_fix=fixes.softplus_fix)
 
     def policy_weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the actor's weights by the policy graph's names."""

@@ -90,9 +90,7 @@ def save_checkpoint(
     return final
 
 
-def load_checkpoint(
-    run: Path, step: int | None = None
-) -> tuple[int, dict[str, torch.Tensor], dict[str, Any]]:
+def load_checkpoint(run: Path, step: int | None = None) -> tuple[int, dict[str, torch.Tensor], dict[str, Any]]:
     """Return (step, tensors on the CPU, state) of the newest checkpoint of run, or of the one at step.
 
     Raises CheckpointError when there is none, or when any byte of it is missing or was changed; the message
@@ -104,9 +102,7 @@ def load_checkpoint(
     if step is None:
         step = max(folders)
     elif step not in folders:
-        raise CheckpointError(
-            f"{run / FOLDER} holds no checkpoint of step {step}, only of {_listed(folders)}"
-        )
+        raise CheckpointError(f"{run / FOLDER} holds no checkpoint of step {step}, only of {_listed(folders)}")
     try:
         return (step, *_read(folders[step], step))
     except CheckpointError as error:
@@ -184,9 +180,7 @@ def _read(folder: Path, step: int) -> tuple[dict[str, torch.Tensor], dict[str, A
     if len(packed) != expected["bytes"]:
         raise CheckpointError(f"{path} is {len(packed)} bytes long, expected {expected['bytes']}: truncated")
     if hashlib.sha256(packed).hexdigest() != expected["sha256"]:
-        raise CheckpointError(
-            f"{path} was changed after it was written: its hash differs from {STATE_FILE}'s"
-        )
+        raise CheckpointError(f"{path} was changed after it was written: its hash differs from {STATE_FILE}'s")
     try:
         return tensors_from_bytes(packed), record["state"]
     except SafetensorError as error:
@@ -223,9 +217,7 @@ def _remedy(folders: Mapping[int, Path], damaged: int) -> str:
         with contextlib.suppress(CheckpointError):
             _read(folders[step], step)
             later = sorted(other for other in folders if step < other <= damaged)
-            return (
-                f"delete {' and '.join(str(folders[other]) for other in later)} to continue from step {step}"
-            )
+            return f"delete {' and '.join(str(folders[other]) for other in later)} to continue from step {step}"
     return "no older checkpoint is whole: start a new run"
 
 

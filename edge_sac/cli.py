@@ -85,9 +85,7 @@ def train(
 
 
 @app.command()
-def resume(
-    run: Run, steps: Annotated[int, typer.Option(help="Steps beyond the run's end.", min=0)] = 0
-) -> int:
+def resume(run: Run, steps: Annotated[int, typer.Option(help="Steps beyond the run's end.", min=0)] = 0) -> int:
     """Go on with a run that was stopped or killed, or train a finished one further."""
     _require("train", "cpu")
     from edge_sac.commands import train as command
@@ -115,9 +113,7 @@ def evaluate(
 def export(
     run: Run,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].")] = None,
-    last: Annotated[
-        bool, typer.Option("--last", help="The last policy instead of the best evaluated.")
-    ] = False,
+    last: Annotated[bool, typer.Option("--last", help="The last policy instead of the best evaluated.")] = False,
 ) -> int:
     """Write a run's policy to one ONNX file that carries its whole contract."""
     _require("train", "cpu")
@@ -136,9 +132,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, max=100)] = 5,
     steps: Annotated[int | None, typer.Option(min=1, help="Of each run.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = os.cpu_count() or 1,
-    cells: Annotated[Path, typer.Option(help="Where each run's result is kept.")] = Path(
-        "docs/results/furuta"
-    ),
+    cells: Annotated[Path, typer.Option(help="Where each run's result is kept.")] = Path("docs/results/furuta"),
 ) -> int:
     """Remake a committed table: runs what is missing, resumes what was cut, writes table and figure."""
     _require("train", "cpu")

@@ -30,9 +30,7 @@ class ObservationChannel(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     def __post_init__(self) -> None:
         """Raise PolicyError for a number that is not finite, a scale of zero or an empty range."""
-        _finite(
-            f"observation {self.name}", lower=self.lower, upper=self.upper, mean=self.mean, scale=self.scale
-        )
+        _finite(f"observation {self.name}", lower=self.lower, upper=self.upper, mean=self.mean, scale=self.scale)
         if self.scale <= 0:
             raise PolicyError(f"observation {self.name}: scale is {self.scale}; it must be above zero")
         _ordered(f"observation {self.name}", self.lower, self.upper)
@@ -142,9 +140,7 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         else:
             allowed = self.control_hz * (self.rate_tolerance or 0.0)
             if not abs(other.control_hz - self.control_hz) <= allowed:
-                yield (
-                    f"control_hz: policy {self.control_hz:g} (within {allowed:g}), robot {other.control_hz:g}"
-                )
+                yield (f"control_hz: policy {self.control_hz:g} (within {allowed:g}), robot {other.control_hz:g}")
         yield from _channel_mismatches("observation", self.observation, other.observation)
         yield from _channel_mismatches("action", self.action, other.action)
         for joint in sorted(self.limits.keys() | other.limits.keys()):
@@ -159,9 +155,7 @@ class _SchemaOnly(msgspec.Struct):
 
 def _supported(schema: int) -> None:
     if schema != SCHEMA:
-        raise PolicyError(
-            f"contract: schema is {schema}, this version reads {SCHEMA}: install a newer edge-sac"
-        )
+        raise PolicyError(f"contract: schema is {schema}, this version reads {SCHEMA}: install a newer edge-sac")
 
 
 def _finite(what: str, **values: float | None) -> None:

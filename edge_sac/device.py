@@ -16,9 +16,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cpu")
     problem = _cuda_problem()
     if problem and name == "cuda":
-        raise Refused(
-            f"device cuda does not work here: {problem}; see 'edge-sac doctor', or use --device cpu"
-        )
+        raise Refused(f"device cuda does not work here: {problem}; see 'edge-sac doctor', or use --device cpu")
     return torch.device("cpu" if problem else "cuda")
 
 

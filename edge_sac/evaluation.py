@@ -60,9 +60,7 @@ def run_episodes(
     return [_run_episode(env, act, seed, names, max_steps) for seed in seeds]
 
 
-def _run_episode(
-    env: Any, act: Callable[[Vector], Vector], seed: int, names: Sequence[str], max_steps: int
-) -> Episode:
+def _run_episode(env: Any, act: Callable[[Vector], Vector], seed: int, names: Sequence[str], max_steps: int) -> Episode:
     obs, info = env.reset(seed=seed)
     total, length, ended = 0.0, 0, False
     while not ended and length < max_steps:

@@ -54,9 +54,7 @@ def export_policy(path: Path | str, weights: Weights, contract: Contract, observ
         )
     recorded = _recorded(path, observations, contract)
     model = freeze(build_graph(wide, driven, contract.hidden), weights)
-    session = PolicySession(
-        model.SerializeToString(), wide, driven, {}, [c.name for c in contract.observation]
-    )
+    session = PolicySession(model.SerializeToString(), wide, driven, {}, [c.name for c in contract.observation])
     rng = np.random.default_rng(0)
     probes = np.concatenate([recorded, _random(contract, rng), _boundaries(contract)])
     _check_parity(path, session, weights, contract, probes, rng)
@@ -79,9 +77,7 @@ def _recorded(path: Path, observations: NDArray[Any], contract: Contract) -> Vec
         )
     count = min(len(observations), RECORDED_COUNT)
     with np.errstate(over="ignore"):
-        kept: Vector = observations[np.linspace(0, len(observations) - 1, count).astype(int)].astype(
-            np.float32
-        )
+        kept: Vector = observations[np.linspace(0, len(observations) - 1, count).astype(int)].astype(np.float32)
     bad = np.argwhere(~np.isfinite(kept))
     if len(bad):
         row, column = (int(i) for i in bad[0])
@@ -168,8 +164,6 @@ def _replace(path: Path, data: bytes) -> None:
     except PolicyError as error:
         raise PolicyError(f"{path} not written, it does not read back: {error}") from error
     except OSError as error:
-        raise PolicyError(
-            f"{path} not written: {error.strerror}; give a writable folder with space"
-        ) from error
+        raise PolicyError(f"{path} not written: {error.strerror}; give a writable folder with space") from error
     finally:
         fresh.unlink(missing_ok=True)

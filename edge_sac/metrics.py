@@ -107,13 +107,9 @@ class MetricsLog:
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            raise Refused(
-                f"{self._path} cannot be written: {error.strerror}; make room, then resume"
-            ) from error
+            raise Refused(f"{self._path} cannot be written: {error.strerror}; make room, then resume") from error
         if written != len(line):
-            raise Refused(
-                f"{self._path}: {written} of {len(line)} bytes written: the disk is full; make room"
-            )
+            raise Refused(f"{self._path}: {written} of {len(line)} bytes written: the disk is full; make room")
         if self._tensorboard:
             if self._writer is None:
                 self._writer = _summary_writer(self._run, self._purge_step)
@@ -185,9 +181,7 @@ def _check_header(path: Path) -> None:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         header = tuple(next(csv.reader(file), ()))
     if header != _HEADER:
-        raise Refused(
-            f"{path} has other columns than this version writes: start a new run, or use that version"
-        )
+        raise Refused(f"{path} has other columns than this version writes: start a new run, or use that version")
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> bytes:

@@ -50,9 +50,7 @@ class Mlp:
 
     def views(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (weight [K, I, O], bias [K, 1, O]) of each layer as views of `flat`."""
-        parts = [
-            flat[offset : offset + _count(shape)].view(shape) for offset, shape in self.segments.values()
-        ]
+        parts = [flat[offset : offset + _count(shape)].view(shape) for offset, shape in self.segments.values()]
         return list(zip(parts[::2], parts[1::2], strict=True))
 
     def name_at(self, index: int) -> str:

@@ -109,9 +109,7 @@ def _draw_scales(axis: Axes, metrics: Metrics) -> None:
     axis.set_ylabel("loss scale [1]")
     drawn = False
     for part, color in _PARTS:
-        drawn |= _line(
-            axis, metrics, f"{part}_scale", part, positive=True, color=color, drawstyle="steps-post"
-        )
+        drawn |= _line(axis, metrics, f"{part}_scale", part, positive=True, color=color, drawstyle="steps-post")
     if drawn:
         axis.set_yscale("log", base=2)
     skipped = axis.twinx()
@@ -145,9 +143,7 @@ def _draw_speed(axis: Axes, metrics: Metrics) -> None:
 _PARTS = (("critic", "tab:blue"), ("actor", "tab:orange"), ("alpha", "tab:green"))
 
 
-def _line(
-    axis: Axes, metrics: Metrics, column: str, label: str, positive: bool = False, **style: Any
-) -> bool:
+def _line(axis: Axes, metrics: Metrics, column: str, label: str, positive: bool = False, **style: Any) -> bool:
     """Draw a column over the steps; return True if it has a point (a positive one for a logarithmic axis)."""
     if column not in metrics:
         return False
@@ -155,9 +151,7 @@ def _line(
     there = np.isfinite(values) & (values > 0 if positive else True)
     if not there.any():
         return False
-    axis.plot(
-        np.asarray(metrics["step"])[there], values[there], label=label, marker=_marker(values[there]), **style
-    )
+    axis.plot(np.asarray(metrics["step"])[there], values[there], label=label, marker=_marker(values[there]), **style)
     return True
 
 

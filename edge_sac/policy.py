@@ -23,9 +23,7 @@ class ActingPolicy:
     One thread publishes and acts; between two steps a new version is swapped in whole.
     """
 
-    def __init__(
-        self, obs_dim: int, action_dim: int, hidden: Sequence[int], channels: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], channels: Sequence[str] = ()) -> None:
         """Allocate and bind every buffer once; raises PolicyError, or MissingExtra without ONNX Runtime.
 
         `channels` [O] names the observations in the message about one that is not finite.

@@ -42,9 +42,7 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @staticmethod
     def pack(obs: Vector, noise: Vector, action: Vector) -> Golden:
         """Return the vectors as text for the metadata."""
-        return Golden(
-            len(obs), *(base64.b64encode(v.astype("<f4").tobytes()).decode() for v in (obs, noise, action))
-        )
+        return Golden(len(obs), *(base64.b64encode(v.astype("<f4").tobytes()).decode() for v in (obs, noise, action)))
 
     def unpack(self, obs_dim: int, action_dim: int) -> tuple[Vector, Vector, Vector]:
         """Return obs [count, O], noise and action [count, A]; raises PolicyError when sizes differ."""
@@ -128,10 +126,7 @@ def normaliser_mismatch(contract: Contract, weights: Weights) -> str | None:
         for field, name in (("mean", "obs_mean"), ("scale", "obs_scale")):
             value = getattr(seen, field)
             if np.float32(value) != weights[name][i]:
-                return (
-                    f"observation {seen.name}: {field} is {value} in the contract, "
-                    f"{name} holds {weights[name][i]}"
-                )
+                return f"observation {seen.name}: {field} is {value} in the contract, {name} holds {weights[name][i]}"
     for i, driven in enumerate(contract.action):
         middle, half = float(weights["action_offset"][i]), float(weights["action_scale"][i])
         slack = 4.0 * UNIT_ROUNDOFF * (abs(driven.lower) + abs(driven.upper))
@@ -200,11 +195,7 @@ def _check_nodes(model: onnx.ModelProto, expected: onnx.ModelProto) -> None:
 def _check_graph(model: onnx.ModelProto, contract: Contract) -> None:
     """Raise PolicyError unless operators, inputs, output and the default noise are a policy's."""
     unknown = sorted(
-        {
-            f"{n.domain}.{n.op_type}".lstrip(".")
-            for n in model.graph.node
-            if n.domain or n.op_type not in OPERATORS
-        }
+        {f"{n.domain}.{n.op_type}".lstrip(".") for n in model.graph.node if n.domain or n.op_type not in OPERATORS}
     )
     if unknown or model.functions:
         raise PolicyError(
@@ -221,9 +212,7 @@ def _check_graph(model: onnx.ModelProto, contract: Contract) -> None:
     wide, driven = len(contract.observation), len(contract.action)
     found = [(v.name, [d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.input]
     if found != [("obs", [1, wide]), ("noise", [1, driven])]:
-        raise PolicyError(
-            f"inputs are {found}; the contract asks for obs [1, {wide}] and noise [1, {driven}]"
-        )
+        raise PolicyError(f"inputs are {found}; the contract asks for obs [1, {wide}] and noise [1, {driven}]")
     found = [(v.name, [d.dim_value for d in v.type.tensor_type.shape.dim]) for v in model.graph.output]
     if found != [("action", [1, driven])]:
         raise PolicyError(f"outputs are {found}; the contract asks for action [1, {driven}]")

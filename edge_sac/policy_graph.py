@@ -112,9 +112,7 @@ def freeze(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:
     return frozen
 
 
-def frozen_weights(
-    model: onnx.ModelProto, names: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray[np.float32]]:
+def frozen_weights(model: onnx.ModelProto, names: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
     """Return the initialisers of a frozen graph that are named in `names`, each [...] as stored."""
     return {
         tensor.name: np.array(numpy_helper.to_array(tensor))

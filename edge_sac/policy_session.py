@@ -46,9 +46,7 @@ class PolicySession:
         self._binding = self._session.io_binding()
         for name, buffer in {"obs": self._obs, "noise": self._noise, **self._weights}.items():
             self._binding.bind_input(name, "cpu", 0, np.float32, list(buffer.shape), buffer.ctypes.data)
-        self._binding.bind_output(
-            "action", "cpu", 0, np.float32, list(self._action.shape), self._action.ctypes.data
-        )
+        self._binding.bind_output("action", "cpu", 0, np.float32, list(self._action.shape), self._action.ctypes.data)
 
     @property
     def provider(self) -> str:
@@ -93,9 +91,7 @@ def require_runtime() -> Any:
         raise MissingExtra(f"a policy needs ONNX Runtime ({error}): {INSTALL}") from error
     # Uninstalling onnxruntime-gpu beside onnxruntime leaves a folder that imports and holds nothing.
     if not hasattr(onnxruntime, "InferenceSession"):
-        raise MissingExtra(
-            f"ONNX Runtime is installed but broken; uninstall every onnxruntime, then {INSTALL}"
-        )
+        raise MissingExtra(f"ONNX Runtime is installed but broken; uninstall every onnxruntime, then {INSTALL}")
     return onnxruntime
 
 

@@ -58,9 +58,7 @@ def check_shapes(weights: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple
     for name, shape in shapes.items():
         found = weights[name]
         if found.shape != shape or found.dtype != np.float32:
-            raise PolicyError(
-                f"weight {name} is {found.dtype} {list(found.shape)}; expected float32 {list(shape)}"
-            )
+            raise PolicyError(f"weight {name} is {found.dtype} {list(found.shape)}; expected float32 {list(shape)}")
 
 
 def bad_value(weights: Weights) -> str | None:

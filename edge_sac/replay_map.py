@@ -265,9 +265,7 @@ def _check(file: int, path: Path, layout: RowLayout) -> None:
     )
     wrong = [f"{name} {held} (asked for {asked})" for name, held, asked in pairs if held != asked]
     if wrong:
-        raise Refused(
-            f"{path}: holds a replay with {', '.join(wrong)}; ask for what it has, or start a new run"
-        )
+        raise Refused(f"{path}: holds a replay with {', '.join(wrong)}; ask for what it has, or start a new run")
     size = os.fstat(file).st_size
     if size != layout.map_bytes:
         raise Refused(

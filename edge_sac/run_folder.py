@@ -48,9 +48,7 @@ def create_run(run: Path, config: Config, start: Start) -> None:
         write_file(run / START, msgspec.json.format(msgspec.json.encode(start)))
         write_config(run, config)
     except OSError as error:
-        raise Refused(
-            f"cannot write the run folder {run}: {error}; give a writable one with --out"
-        ) from error
+        raise Refused(f"cannot write the run folder {run}: {error}; give a writable one with --out") from error
 
 
 def refuse_occupied(run: Path) -> None:

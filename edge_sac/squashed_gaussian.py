@@ -61,6 +61,4 @@ def sample(
     u = mean + std * noise
     linear_above = SOFTPLUS_LINEAR if softplus_fix else SOFTPLUS_LINEAR_STOCK
     per_channel = normal_log_prob(u, mean, std, normal_fix) - log_tanh_derivative(u, linear_above)
-    return torch.tanh(u), per_channel.sum(
-        dim=-1, dtype=torch.float32 if u.dtype != torch.float64 else u.dtype
-    )
+    return torch.tanh(u), per_channel.sum(dim=-1, dtype=torch.float32 if u.dtype != torch.float64 else u.dtype)

@@ -86,6 +86,8 @@ class Counters:
     """Updates due and not yet made, below 1 between two steps."""
     next_eval: int = 0
     wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """Time trained and processor time used, over all resumes."""
     best_step: int = -1
     best_merit: tuple[float, float] = (0.0, 0.0)
 
@@ -116,6 +118,7 @@ class Trainer:
         self._success_rate: float | None = None
         self._halvings = 0
         self._saved_at = self._logged_at = self._started = time.monotonic()
+        self._cpu_started = time.process_time()
         self._logged_step = self._logged_updates = 0
 
     def train(self, stop: Stop) -> bool:
@@ -124,7 +127,9 @@ class Trainer:
         Whatever the environment or the update raises is raised again once everything is saved; NonFinite is
         raised for a NaN, and for a learner whose steps are all skipped.
         """
-        self._started = self._logged_at = time.monotonic() - self.at.wall_s
+        self._logged_at = time.monotonic()
+        self._started = self._logged_at - self.at.wall_s
+        self._cpu_started = time.process_time() - self.at.cpu_s
         self._logged_step, self._logged_updates = self.at.step, self.agent.updates
         if self.at.step == 0:
             self.save()
@@ -288,7 +293,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint of everything the replay's file does not hold."""
-        self.at.wall_s = self._wall()
+        self.at.wall_s, self.at.cpu_s = self._wall(), time.process_time() - self._cpu_started
         tensors = {f"agent.{name}": value for name, value in self.agent.state().items()}
         tensors |= {f"best.{name}": torch.from_numpy(value) for name, value in self.best_weights.items()}
         if len(self.replay):

@@ -22,9 +22,7 @@ class ActionScale:
         """
         if not np.isfinite(action).all():
             raise UnsafeCommand(f"action {action} is not finite; nothing was sent; the policy has diverged")
-        return np.asarray(
-            self._middle + self._half * np.minimum(np.maximum(action, -1.0), 1.0), dtype=np.float32
-        )
+        return np.asarray(self._middle + self._half * np.minimum(np.maximum(action, -1.0), 1.0), dtype=np.float32)
 
     def action(self, target: Vector) -> Vector:
         """Return the action [A] whose target this is."""

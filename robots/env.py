@@ -53,9 +53,7 @@ class RobotEnv(gymnasium.Env[Vector, Vector]):
         """Return the robot that is driven."""
         return self._robot
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Vector, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Vector, dict[str, Any]]:
         """Return the first observation [O] of a new episode, and info."""
         super().reset(seed=seed, options=options)
         self._state = self._robot.reset(self.np_random)

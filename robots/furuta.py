@@ -31,9 +31,7 @@ class SwingUp:
     def __init__(self, spec: RobotSpec) -> None:
         names = [joint.name for joint in spec.joint]
         if names != ["arm", "pendulum"]:
-            raise SpecError(
-                f"{spec.name}: joint names are {names}: task furuta-swing-up expects ['arm', 'pendulum']"
-            )
+            raise SpecError(f"{spec.name}: joint names are {names}: task furuta-swing-up expects ['arm', 'pendulum']")
         self._lower, self._upper = spec.joint[0].position
         self._upright = -math.cos(spec.task.goal_tolerance)
         self._judged_steps = round(spec.task.judged_time * spec.control_hz)

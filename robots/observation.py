@@ -31,10 +31,7 @@ class Observer:
             )
             for channel in spec.observation.channels
         )
-        bounds = [
-            _bounds(channel.signal, spec.joint[joints[channel.joint]])
-            for channel in spec.observation.channels
-        ]
+        bounds = [_bounds(channel.signal, spec.joint[joints[channel.joint]]) for channel in spec.observation.channels]
         self._lower, self._upper = [lower for lower, _ in bounds], [upper for _, upper in bounds]
         self._position: list[float] = []
         self._speed: list[float] = []
@@ -81,9 +78,7 @@ class Observer:
             else:
                 value = self._position[index]
             if not math.isfinite(value):
-                raise SensorFault(
-                    f"observation channel {name} is {value}: expected a finite number; check its sensor"
-                )
+                raise SensorFault(f"observation channel {name} is {value}: expected a finite number; check its sensor")
             if signal == "sin":
                 value = math.sin(value)
             elif signal == "cos":

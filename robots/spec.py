@@ -317,9 +317,7 @@ def _check(spec: RobotSpec, file: str) -> None:
     _check_twin_and_task(spec, names, refuse, positive)
 
 
-def _check_observation_and_action(
-    spec: RobotSpec, names: list[str], refuse: Any, positive: Any, ordered: Any
-) -> None:
+def _check_observation_and_action(spec: RobotSpec, names: list[str], refuse: Any, positive: Any, ordered: Any) -> None:
     """Raise SpecError where observation or action name what the joints do not have."""
     positive("observation.speed_filter_time", spec.observation.speed_filter_time)
     channels = [channel.name for channel in spec.observation.channels]

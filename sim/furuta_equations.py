@@ -74,9 +74,7 @@ def _link(root: ElementTree.Element, name: str, axis: str) -> tuple[float, float
     return float(mass.attrib["value"]), place, {key: float(value) for key, value in inertia.attrib.items()}
 
 
-def accelerations(
-    body: FurutaBody, motion: Motion, arm_torque: float, pendulum_torque: float
-) -> tuple[float, float]:
+def accelerations(body: FurutaBody, motion: Motion, arm_torque: float, pendulum_torque: float) -> tuple[float, float]:
     """Return arm and pendulum acceleration [rad/s^2] under torques [N m] at the two joints."""
     _, angle, arm_speed, speed = motion
     sine, cosine = math.sin(angle), math.cos(angle)

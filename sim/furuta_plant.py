@@ -17,9 +17,7 @@ class FurutaPlant:
         arm, pendulum = spec.joint if len(spec.joint) == 2 else (None, None)
         if not isinstance(arm, TorqueJoint) or not isinstance(pendulum, FreeJoint):
             kinds = [f"{joint.name}: {joint.actuator}" for joint in spec.joint]
-            raise SpecError(
-                f"{spec.name}: joints are {kinds}: expected an arm with torque, then a free pendulum"
-            )
+            raise SpecError(f"{spec.name}: joints are {kinds}: expected an arm with torque, then a free pendulum")
         self._reset = spec.reset
         self._dt = spec.dt
         self._motor = MotorTorque(spec.sim.motor, arm.torque).delivered

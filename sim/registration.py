@@ -31,9 +31,7 @@ def resolve_physics(physics: str) -> Physics:
         raise SpecError(f"physics = {physics!r}: expected one of {', '.join(CHOICES)}")
     remedy = physics_available()["pybullet"]
     if physics == "pybullet" and remedy != "ok":
-        raise SpecError(
-            f"physics = 'pybullet': PyBullet is not installed; {remedy}, or use physics equations"
-        )
+        raise SpecError(f"physics = 'pybullet': PyBullet is not installed; {remedy}, or use physics equations")
     return "pybullet" if physics != "equations" and remedy == "ok" else "equations"
 
 
@@ -45,9 +43,7 @@ def make_env(robot: str, physics: str = "auto") -> RobotEnv:
     spec = load_robot(robot)
     kind = resolve_physics(physics)
     if spec.sim.model != "furuta":
-        raise SpecError(
-            f"{spec.name}: sim.model = {spec.sim.model!r}: expected 'furuta', the one model there is"
-        )
+        raise SpecError(f"{spec.name}: sim.model = {spec.sim.model!r}: expected 'furuta', the one model there is")
     asset = _asset(spec, robot)
     task = make_task(spec)
     if kind == "equations":
@@ -78,6 +74,4 @@ def _asset(spec: RobotSpec, robot: str) -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise SpecError(
-        f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF at {' or '.join(map(str, places))}"
-    )
+    raise SpecError(f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF at {' or '.join(map(str, places))}")

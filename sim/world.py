@@ -113,9 +113,7 @@ class World:
         at_old = bullet.calculateInverseDynamics(body, positions, half_old, rest, physicsClientId=client)
         at_now = bullet.calculateInverseDynamics(body, positions, self.speeds, rest, physicsClientId=client)
         forces = [torque + old - now for torque, old, now in zip(torques, at_old, at_now, strict=True)]
-        bullet.setJointMotorControlArray(
-            body, joints, bullet.TORQUE_CONTROL, forces=forces, physicsClientId=client
-        )
+        bullet.setJointMotorControlArray(body, joints, bullet.TORQUE_CONTROL, forces=forces, physicsClientId=client)
         bullet.stepSimulation(physicsClientId=client)
         states = bullet.getJointStates(body, joints, physicsClientId=client)
         half_new = [state[1] for state in states]

@@ -59,9 +59,7 @@ def export_run(run: Path, path: Path, *, last: bool = False) -> str:
         raise Refused(f"{run} has not seen a single step; train it first: edge-sac resume {run}")
     best_step = int(state["counters"]["best_step"])
     last = last or best_step < 0
-    weights = {
-        name.removeprefix("best."): value.numpy() for name, value in tensors.items() if name.startswith("best.")
-    }
+    weights = {name.removeprefix("best."): value.numpy() for name, value in tensors.items() if name.startswith("best.")}
     hidden = tuple(config.agent.hidden)
     if last:
         shape = actor_shape(len(start.contract.observation), len(start.contract.action), hidden)

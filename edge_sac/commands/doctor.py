@@ -100,9 +100,7 @@ def ownership_lines(owners: Mapping[str, list[str]]) -> list[Line]:
     for package in PACKAGES:
         others = sorted({owner for owner in owners.get(package, []) if _normal(owner) != DISTRIBUTION})
         if others:
-            remedy = (
-                f"pip uninstall {' '.join(others)} && pip install --force-reinstall --no-deps {DISTRIBUTION}"
-            )
+            remedy = f"pip uninstall {' '.join(others)} && pip install --force-reinstall --no-deps {DISTRIBUTION}"
             message = f"also written by {', '.join(others)}, which may have overwritten ours"
             lines.append(Line(f"name {package}", False, message, remedy))
         elif package in owners:
@@ -115,9 +113,7 @@ def ownership_lines(owners: Mapping[str, list[str]]) -> list[Line]:
 def torch_lines() -> Iterator[Line]:
     """Return what torch is, where it computes, and whether its products there are right."""
     if importlib.util.find_spec("torch") is None:
-        yield Line(
-            "torch", False, "not installed: policies run, nothing trains", TORCH_REMEDY, required=False
-        )
+        yield Line("torch", False, "not installed: policies run, nothing trains", TORCH_REMEDY, required=False)
         return
     import torch
 
@@ -187,9 +183,7 @@ def provider_line(wanted: str, bound: list[str], result: float) -> Line:
     if result != 6.0:
         return Line("provider", False, f"{bound[0]} computed 2 * 3 = {result:g}", RUNTIME_REMEDY)
     if bound[0] != wanted:
-        remedy = (
-            "install the CUDA and cuDNN this onnxruntime-gpu names, or pip install 'edge-sac[cpu]' instead"
-        )
+        remedy = "install the CUDA and cuDNN this onnxruntime-gpu names, or pip install 'edge-sac[cpu]' instead"
         return Line("provider", False, f"{wanted} was asked for, {bound[0]} was bound", remedy)
     return Line("provider", True, f"{wanted} runs a graph")
 
@@ -200,9 +194,7 @@ def run_tiny_graph(wanted: str) -> tuple[list[str], float]:
     from onnx import TensorProto, helper
 
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1]) for name in ("a", "b", "product")]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["a", "b"], ["product"])], "tiny", ports[:2], ports[2:]
-    )
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["product"])], "tiny", ports[:2], ports[2:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

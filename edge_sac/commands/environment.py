@@ -22,6 +22,8 @@ from robots.spec import RobotSpec, load_robot
 from sim.registration import make_env, resolve_physics
 
 CALIBRATION_STEPS = 1_000
+NOT_MET = ("link", "sim", "randomize", "reset", "task")
+"""Sections of a robot's description that a policy acting on it does not depend on."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def environment(config: Config) -> Environment:
 
 
 def robot_contract(spec: RobotSpec) -> Contract:
-    """Return the contract of a robot: its hash is over everything its description says."""
+    """Return the contract of a robot; its hash is over what a policy meets, not over the twin or the task."""
+    met = {key: value for key, value in msgspec.to_builtins(spec).items() if key not in NOT_MET}
     observed = [
         ObservationChannel(name=channel.name, unit=channel.unit, mean=channel.center, scale=channel.scale)
         for channel in spec.observation.channels
@@ -52,10 +55,8 @@ def robot_contract(spec: RobotSpec) -> Contract:
         robot=spec.name,
         kind="robot",
         observation=tuple(observed),
-        action=tuple(
-            ActionChannel(name=joint.name, unit="1", lower=-1.0, upper=1.0) for joint in spec.actuated
-        ),
-        robot_hash=hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest(),
+        action=tuple(ActionChannel(name=joint.name, unit="1", lower=-1.0, upper=1.0) for joint in spec.actuated),
+        robot_hash=hashlib.sha256(msgspec.json.encode(met, order="deterministic")).hexdigest(),
         control_hz=spec.control_hz,
         rate_tolerance=spec.rate_tolerance,
         limits={joint.name: _limits(joint) for joint in spec.joint},

@@ -96,9 +96,7 @@ def evaluate(
     judgement = judge(path, episodes, _overridden(config, robot, physics), seed)
     console.print(f"{judgement.environment}; policy {path}", highlight=False, soft_wrap=True)
     for index, episode in enumerate(judgement.episodes):
-        held = (
-            "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
-        )
+        held = "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
         console.print(
             f"episode {index:3d}  return {episode.episode_return:8.1f}  steps {episode.length:5d}{held}",
             highlight=False,

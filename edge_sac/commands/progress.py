@@ -53,9 +53,7 @@ class StatusLine:
             self._bar.update(self._task, completed=progress.step, total=progress.steps, description=text)
         elif time.monotonic() - self._printed >= QUIET_SECONDS or progress.step >= progress.steps:
             self._printed = time.monotonic()
-            self._console.print(
-                f"step {progress.step}/{progress.steps}  {text}", highlight=False, soft_wrap=True
-            )
+            self._console.print(f"step {progress.step}/{progress.steps}  {text}", highlight=False, soft_wrap=True)
 
 
 def describe(progress: Progress) -> str:

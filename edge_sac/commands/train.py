@@ -42,9 +42,7 @@ def resume(run: Path, more: int, console: Console) -> int:
         config = msgspec.structs.replace(config, steps=max(config.steps, at) + more)
         write_config(run, config)
     elif at >= config.steps:
-        console.print(
-            f"{run} is finished, at step {at}. More: edge-sac resume {run} --steps N", highlight=False
-        )
+        console.print(f"{run} is finished, at step {at}. More: edge-sac resume {run} --steps N", highlight=False)
         return deliver(run, console)
     return _train(run, lambda status: existing_run(run, config, status), console)
 
@@ -80,9 +78,7 @@ def _introduce(run: Path, made: Run, console: Console) -> None:
         lines.append(f"resumed at step {at.step}, {made.trainer.agent.updates} updates")
     if made.newer > 0:
         lost = round(made.newer * config.updates_per_step)
-        lines.append(
-            f"the last process was killed: {made.newer} newer transitions kept, about {lost} updates lost"
-        )
+        lines.append(f"the last process was killed: {made.newer} newer transitions kept, about {lost} updates lost")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 

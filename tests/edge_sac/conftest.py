@@ -35,8 +35,7 @@ def make_policy_case(seed: int, hidden: tuple[int, ...]) -> PolicyCase:
     )
     shapes = weight_shapes(len(observation), len(action), hidden)
     weights = {
-        name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
-        for name, shape in shapes.items()
+        name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32) for name, shape in shapes.items()
     }
     weights["obs_mean"] = np.array([c.mean for c in observation], np.float32)
     weights["obs_scale"] = np.array([c.scale for c in observation], np.float32)

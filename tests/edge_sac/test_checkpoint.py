@@ -100,9 +100,7 @@ def short_write(real: Callable[[int, Any], int]) -> Callable[[int, Any], int]:
     return lambda file, content: real(file, bytes(content)[: max(1, len(content) // 2)])
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(3, id="a new step"), pytest.param(2, id="the same step again")]
-)
+@pytest.mark.parametrize("step", [pytest.param(3, id="a new step"), pytest.param(2, id="the same step again")])
 def test_a_death_before_any_line_of_saving_leaves_a_loadable_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -215,9 +213,7 @@ def test_a_full_disk_leaves_the_old_ones_and_says_so(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         write = os.write
         patch.setattr(os, "write", full)
-        message = (
-            r"step 3 cannot be written to .*: No space left on device \(\d+ bytes needed, \d+ free\); the "
-        )
+        message = r"step 3 cannot be written to .*: No space left on device \(\d+ bytes needed, \d+ free\); the "
         with pytest.raises(CheckpointError, match=message + "checkpoints of step 1, 2 are untouched"):
             save(tmp_path, 3)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]

@@ -32,9 +32,7 @@ def test_an_unbounded_channel_is_none_and_survives_json(policy_case):
         pytest.param(lambda d: d.update(schema=2, color="red"), "schema is 2.*newer edge-sac", id="newer"),
         pytest.param(lambda d: d.update(kind="boat"), "boat", id="kind"),
         pytest.param(lambda d: d.update(control_hz="fast"), "control_hz", id="type"),
-        pytest.param(
-            lambda d: d.update(control_hz=None), "control_hz and rate_tolerance are mandatory", id="rate"
-        ),
+        pytest.param(lambda d: d.update(control_hz=None), "control_hz and rate_tolerance are mandatory", id="rate"),
         pytest.param(lambda d: d.update(control_hz=0), "control_hz is 0", id="zero rate"),
         pytest.param(lambda d: d.update(rate_tolerance=1.0), "rate_tolerance is 1", id="tolerance"),
         pytest.param(lambda d: d.update(action=[]), "action: no channels", id="no action"),
@@ -75,9 +73,7 @@ def test_a_limit_that_is_not_finite_is_refused(policy_case):
 
 
 def test_a_policy_fits_its_own_robot_whatever_the_network(policy_case):
-    robot = changed(
-        policy_case.contract, hidden=(), precision="", weights_hash="", training=None, rate_tolerance=0.01
-    )
+    robot = changed(policy_case.contract, hidden=(), precision="", weights_hash="", training=None, rate_tolerance=0.01)
     policy_case.contract.check_fits(robot)
 
 
@@ -102,9 +98,7 @@ def test_a_gym_policy_needs_no_control_rate(policy_case):
         pytest.param({"control_hz": 44.9}, r"control_hz: policy 50 \(within 5\), robot 44.9", id="too slow"),
         pytest.param({"control_hz": 55.1}, r"control_hz: policy 50 \(within 5\), robot 55.1", id="too fast"),
         pytest.param({"limits": {}}, "limits.arm.torque: policy 0.25, robot None", id="no limits"),
-        pytest.param(
-            {"limits": {"arm": {"torque": 0.5, "speed": 30.0}}}, "limits.arm.torque: policy 0.25", id="limit"
-        ),
+        pytest.param({"limits": {"arm": {"torque": 0.5, "speed": 30.0}}}, "limits.arm.torque: policy 0.25", id="limit"),
         pytest.param(
             {"limits": {"arm": {"torque": 0.25, "speed": 30.0}, "leg": {"torque": 1.0}}},
             "limits.leg.torque: policy None, robot 1.0",
@@ -147,9 +141,7 @@ def test_swapped_channels_are_called_an_order_and_renamed_ones_names(policy_case
 
 
 def test_all_mismatches_are_named_at_once_in_one_line(policy_case):
-    other = changed(
-        policy_case.contract, control_hz=100.0, robot_hash="", action=policy_case.contract.action[::-1]
-    )
+    other = changed(policy_case.contract, control_hz=100.0, robot_hash="", action=policy_case.contract.action[::-1])
     with pytest.raises(PolicyError) as caught:
         policy_case.contract.check_fits(other)
     message = str(caught.value)

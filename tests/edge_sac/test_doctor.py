@@ -42,9 +42,7 @@ def test_missing_option_is_a_warning_and_missing_need_a_failure() -> None:
     assert Line("onnxruntime", False, "not installed", "pip install").failed
 
 
-@pytest.mark.parametrize(
-    ("version", "ok"), [((3, 9), False), ((3, 10), True), ((3, 13), True), ((3, 14), False)]
-)
+@pytest.mark.parametrize(("version", "ok"), [((3, 9), False), ((3, 10), True), ((3, 13), True), ((3, 14), False)])
 def test_python_is_supported_from_3_10_to_3_13(version: tuple[int, int], ok: bool) -> None:
     assert doctor.python_line(version).ok == ok
 

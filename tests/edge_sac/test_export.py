@@ -45,17 +45,13 @@ def plain_contract(wide, driven, hidden):
         robot="Plain-v0",
         kind="gym",
         observation=tuple(ObservationChannel(name=f"obs{i}", unit="1") for i in range(wide)),
-        action=tuple(
-            ActionChannel(name=f"action{i}", unit="1", lower=-1.0, upper=1.0) for i in range(driven)
-        ),
+        action=tuple(ActionChannel(name=f"action{i}", unit="1", lower=-1.0, upper=1.0) for i in range(driven)),
         hidden=hidden,
     )
 
 
 def plain_weights(wide, driven, hidden, draw):
-    weights = {
-        name: draw(shape).astype(np.float32) for name, shape in weight_shapes(wide, driven, hidden).items()
-    }
+    weights = {name: draw(shape).astype(np.float32) for name, shape in weight_shapes(wide, driven, hidden).items()}
     weights["obs_mean"].fill(0.0)
     weights["obs_scale"].fill(1.0)
     weights["action_offset"].fill(0.0)
@@ -195,9 +191,7 @@ def test_weights_that_are_not_the_contracts_are_refused(path, policy_case, name,
 
 
 def test_a_contract_of_other_weights_is_refused(path, policy_case, other_policy_case):
-    contract = msgspec.structs.replace(
-        policy_case.contract, weights_hash=weights_hash(other_policy_case.weights)
-    )
+    contract = msgspec.structs.replace(policy_case.contract, weights_hash=weights_hash(other_policy_case.weights))
     refused(path, policy_case, "weights hash to .*, the contract says", contract=contract)
 
 
@@ -227,9 +221,7 @@ def test_a_long_recording_is_thinned_over_its_whole_length(path, policy_case, mo
     refused(path, policy_case, "arm_angle is nan", observations=rows)
 
 
-def test_a_full_disk_leaves_the_older_file_and_nothing_else(
-    path, policy_case, other_policy_case, monkeypatch
-):
+def test_a_full_disk_leaves_the_older_file_and_nothing_else(path, policy_case, other_policy_case, monkeypatch):
     write(path, policy_case)
 
     def full(_):
@@ -239,9 +231,7 @@ def test_a_full_disk_leaves_the_older_file_and_nothing_else(
     refused(path, other_policy_case, "No space left on device; give a writable folder with space")
 
 
-def test_a_file_that_does_not_read_back_is_not_put_in_place(
-    path, policy_case, other_policy_case, monkeypatch
-):
+def test_a_file_that_does_not_read_back_is_not_put_in_place(path, policy_case, other_policy_case, monkeypatch):
     write(path, policy_case)
     encode = msgspec.json.encode
 

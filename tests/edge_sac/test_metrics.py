@@ -174,9 +174,7 @@ def test_no_tensorflow_is_loaded_even_where_there_is_one(tmp_path: Path) -> None
     assert read_metrics(tmp_path)["alpha"].tolist() == [0.1]
 
 
-def test_a_missing_tensorboard_is_named_with_what_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tensorboard_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "torch", None)
     with (

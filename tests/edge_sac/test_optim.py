@@ -100,7 +100,7 @@ def test_w_evaluated_operation_by_operation_in_fp16_is_biased_low():
 def test_w_stored_once_by_the_optimiser_is_unbiased():
     state = optimiser(torch.zeros(256, dtype=torch.float16), scaled=False)
 
-    def ours(w, g):
+    def ours(_, g):
         state.grad.copy_(torch.from_numpy(g))
         state.step()
         return state.w.numpy()

@@ -75,9 +75,7 @@ def test_results_show_median_and_quartiles_with_the_number_of_seeds() -> None:
 
 
 def test_results_leave_out_steps_and_presets_without_a_seed(tmp_path: Path) -> None:
-    figure = results_figure(
-        {"gone": ([1, 2], [[np.nan, np.nan]]), "half": ([1, 2], [[4, np.nan], [np.nan, np.inf]])}
-    )
+    figure = results_figure({"gone": ([1, 2], [[np.nan, np.nan]]), "half": ([1, 2], [[4, np.nan], [np.nan, np.inf]])})
     assert lines_of(figure) == {"half (n = 1)": ([1], [4])}
     save_figure(results_figure({}), tmp_path / "empty.png")
 
@@ -87,9 +85,7 @@ def test_results_of_the_wrong_shape_are_refused_by_preset() -> None:
         results_figure({"fp16": ([1, 2, 3], [[1, 2]])})
 
 
-def test_a_picture_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.png"
     save_figure(results_figure({}), path)
     before = path.read_bytes()

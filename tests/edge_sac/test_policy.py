@@ -30,9 +30,7 @@ def live(policy_case):
 
 @pytest.fixture
 def exported(policy_case, tmp_path):
-    export_policy(
-        tmp_path / "policy.onnx", policy_case.weights, policy_case.contract, policy_case.observations
-    )
+    export_policy(tmp_path / "policy.onnx", policy_case.weights, policy_case.contract, policy_case.observations)
     return tmp_path / "policy.onnx"
 
 
@@ -119,9 +117,7 @@ def test_published_arrays_are_copied_and_returned_actions_are_the_callers(policy
         (lambda w: w["obs_scale"].__setitem__(0, 0.0), NonFinite, r"obs_scale\[0\] is 0"),
     ],
 )
-def test_refused_weights_leave_the_last_version_acting(
-    policy_case, other_policy_case, live, change, error, named
-):
+def test_refused_weights_leave_the_last_version_acting(policy_case, other_policy_case, live, change, error, named):
     obs = policy_case.observations[0]
     before = live.act(obs)
     change(other_policy_case.weights)
@@ -214,8 +210,6 @@ def test_a_policy_acts_without_torch_or_the_robots_being_imported(exported):
         f"Policy.load({str(exported)!r}).act(numpy.zeros(3, numpy.float32));"
         "print(sorted({'torch', 'robots', 'sim', 'gymnasium'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""

@@ -63,8 +63,6 @@ def test_the_tolerance_equals_the_bound_worked_by_hand():
 def test_a_batch_equals_its_rows(policy_case):
     obs, noise = policy_case.observations, policy_case.noise
     whole = reference_action(policy_case.weights, obs, noise)
-    rows = [
-        reference_action(policy_case.weights, obs[i : i + 1], noise[i : i + 1])[0] for i in range(len(obs))
-    ]
+    rows = [reference_action(policy_case.weights, obs[i : i + 1], noise[i : i + 1])[0] for i in range(len(obs))]
     # float64 matmul may sum a batch in another order than one row.
     np.testing.assert_allclose(whole, rows, rtol=1e-13, atol=1e-15)

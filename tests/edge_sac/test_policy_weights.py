@@ -40,9 +40,7 @@ def test_a_dimension_below_one_is_refused_with_its_number(dims, named):
     [
         pytest.param(lambda w: w.pop("b1"), r"missing \['b1'\]", id="missing"),
         pytest.param(lambda w: w.update(w9=w["b0"]), r"unknown \['w9'\]", id="unknown"),
-        pytest.param(
-            lambda w: w.update(w0=w["w0"].T), r"w0 is float32 \[32, 3\].*float32 \[3, 32\]", id="shape"
-        ),
+        pytest.param(lambda w: w.update(w0=w["w0"].T), r"w0 is float32 \[32, 3\].*float32 \[3, 32\]", id="shape"),
         pytest.param(lambda w: w.update(w0=w["w0"].astype(np.float16)), "w0 is float16", id="dtype"),
         pytest.param(lambda w: w.update(b0=w["b0"][:1]), r"b0 is float32 \[1\]", id="would broadcast"),
     ],

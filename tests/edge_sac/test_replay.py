@@ -44,9 +44,7 @@ class ListModel:
 def rows_of(batch: Batch) -> set[Tuple]:
     return {
         (float(o[0]), float(a[0]), float(r), bool(t), float(n[0]))
-        for o, a, r, t, n in zip(
-            batch.obs, batch.action, batch.reward, batch.terminated, batch.next_obs, strict=True
-        )
+        for o, a, r, t, n in zip(batch.obs, batch.action, batch.reward, batch.terminated, batch.next_obs, strict=True)
     }
 
 

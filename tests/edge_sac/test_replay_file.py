@@ -236,9 +236,7 @@ def test_closing_works_while_an_error_from_adding_is_handled(tmp_path: Path) -> 
             assert numbers_in(reopened) == [0]
 
 
-def test_a_full_disk_is_refused_at_start_with_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_refused_at_start_with_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

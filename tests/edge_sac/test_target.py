@@ -18,7 +18,7 @@ def follow(kind: str, steps: int, period: int, size: float = 1.0) -> tuple[np.nd
     drift = rng.choice([-1.0, 1.0], 256)
     for step in range(1, steps + 1):
         before = psi.float()
-        psi.copy_((before + torch.tensor(drift * 5e-4 + rng.normal(0, 1e-3, 256), dtype=torch.float32)))
+        psi.copy_(before + torch.tensor(drift * 5e-4 + rng.normal(0, 1e-3, 256), dtype=torch.float32))
         target.moved(slice(0, 256), psi.float() - before)
         if step % period == 0:
             target.follow(psi, TAU)

@@ -36,9 +36,7 @@ def test_import_name_belongs_to_us_alone(package: str) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_tested_package_is_the_installed_one_and_not_the_checkout(package: str) -> None:
     file = Path(importlib.import_module(package).__file__ or "").resolve()
-    assert (
-        file == Path(str(metadata.distribution("edge-sac").locate_file(f"{package}/__init__.py"))).resolve()
-    )
+    assert file == Path(str(metadata.distribution("edge-sac").locate_file(f"{package}/__init__.py"))).resolve()
     assert not file.is_relative_to(CHECKOUT / package)
     assert str(CHECKOUT) not in sys.path
 
@@ -106,6 +104,4 @@ def test_sim_asks_for_pybullet_only_where_it_has_a_wheel() -> None:
 
 def test_no_requirement_is_pinned() -> None:
     lines = [Requirement(line) for line in metadata.requires("edge-sac") or []]
-    assert [
-        str(line) for line in lines if any(part.operator in ("==", "===", "~=") for part in line.specifier)
-    ] == []
+    assert [str(line) for line in lines if any(part.operator in ("==", "===", "~=") for part in line.specifier)] == []

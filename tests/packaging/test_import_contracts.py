@@ -12,9 +12,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 LINTER = Path(sys.executable).parent / "lint-imports"
 
-pytestmark = pytest.mark.skipif(
-    not LINTER.exists(), reason="needs import-linter: pip install 'edge-sac[dev]'"
-)
+pytestmark = pytest.mark.skipif(not LINTER.exists(), reason="needs import-linter: pip install 'edge-sac[dev]'")
 
 
 @pytest.fixture
@@ -27,9 +25,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def lint(folder: Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [LINTER, "--no-cache"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([LINTER, "--no-cache"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout
 
 
@@ -41,16 +37,10 @@ def test_contracts_are_kept(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "line", "contract"),
     [
-        pytest.param(
-            "robots/bad.py", "import sim", "The twin stands on the robot", id="robot imports its twin"
-        ),
-        pytest.param(
-            "firmware_bridge/bad.py", "import robots", "The twin stands on", id="link imports the robot"
-        ),
+        pytest.param("robots/bad.py", "import sim", "The twin stands on the robot", id="robot imports its twin"),
+        pytest.param("firmware_bridge/bad.py", "import robots", "The twin stands on", id="link imports the robot"),
         pytest.param("robots/bad.py", "import torch", "know no learner", id="robot imports torch"),
-        pytest.param(
-            "sim/bad.py", "import edge_sac.errors", "know no learner", id="twin imports the learner"
-        ),
+        pytest.param("sim/bad.py", "import edge_sac.errors", "know no learner", id="twin imports the learner"),
         pytest.param(
             "edge_sac/bad.py", "import robots.spec", "learner's modules know no", id="learner imports a robot"
         ),

@@ -57,9 +57,7 @@ def test_python_that_answers_but_fails_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_python_whose_venv_fails_leaves_nothing_and_the_next_is_tried(tmp_path: Path) -> None:
-    half = (
-        '#!/bin/sh\ncase "$*" in *"-m venv"*) for d in "$@"; do :; done; mkdir -p "$d/half"; exit 1 ;; esac\n'
-    )
+    half = '#!/bin/sh\ncase "$*" in *"-m venv"*) for d in "$@"; do :; done; mkdir -p "$d/half"; exit 1 ;; esac\n'
     write_python(tmp_path / "bin" / "python-a", half)
     assert make_venv(tmp_path, "python-a").returncode == 1
     assert not (tmp_path / "venv").exists()
@@ -76,9 +74,7 @@ def test_no_python_is_one_line_that_names_the_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("torch", "seen"), [(0, True), (1, False)], ids=["with torch", "without torch"])
-def test_environment_sees_the_system_only_where_torch_is_there(
-    tmp_path: Path, torch: int, seen: bool
-) -> None:
+def test_environment_sees_the_system_only_where_torch_is_there(tmp_path: Path, torch: int, seen: bool) -> None:
     write_python(tmp_path / "bin" / "python-a", PYTHON.format(torch=torch, log=tmp_path / "log"))
     make_venv(tmp_path, "python-a")
     assert ("--system-site-packages" in (tmp_path / "log").read_text()) == seen
@@ -94,9 +90,7 @@ def install() -> ModuleType:
     return module
 
 
-def test_torch_of_the_system_is_held_with_its_numpy(
-    install: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_of_the_system_is_held_with_its_numpy(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"torch": "2.5.0a0+872d972e41.nv24.8", "numpy": "1.26.4"}
     monkeypatch.setattr(install, "from_system", lambda module: module in versions)
     monkeypatch.setattr(install.importlib.metadata, "version", versions.__getitem__)
@@ -112,9 +106,7 @@ def test_without_it_torch_is_fixed_on_python_3_11_alone(
     assert install.constraints() == held
 
 
-def test_module_of_this_environment_is_not_of_the_system(
-    install: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_of_this_environment_is_not_of_the_system(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install.sys, "prefix", str(Path(pytest.__file__).parents[1]))
     assert not install.from_system("pytest")
     monkeypatch.setattr(install.sys, "prefix", "/nowhere")

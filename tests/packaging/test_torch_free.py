@@ -40,8 +40,6 @@ def test_no_torch_is_loaded_by(modules: str) -> None:
     assert loaded(modules) == "False False"
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="needs torch: pip install 'edge-sac[train]'"
-)
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch: pip install 'edge-sac[train]'")
 def test_this_check_sees_torch_where_it_is_loaded() -> None:
     assert loaded("torch") == "True True"

@@ -57,9 +57,7 @@ def test_going_round_pays_far_less_than_standing() -> None:
     assert total / ticks < 0.4
 
 
-@pytest.mark.parametrize(
-    ("arm", "ends"), [(1.999, False), (2.0, True), (-1.999, False), (-2.0, True), (3.0, True)]
-)
+@pytest.mark.parametrize(("arm", "ends"), [(1.999, False), (2.0, True), (-1.999, False), (-2.0, True), (3.0, True)])
 def test_the_cable_limit_ends_the_episode(arm: float, ends: bool) -> None:
     assert outcome(arm, math.pi).terminated is ends
 

@@ -73,9 +73,7 @@ def test_what_is_no_number_is_refused_wherever_it_stands(bad: float, by_position
     position=st.floats(-100, 100, width=32),
     speed=st.floats(-100, 100, width=32),
 )
-def test_no_finite_input_passes_more_than_the_torque_limit(
-    target: float, position: float, speed: float
-) -> None:
+def test_no_finite_input_passes_more_than_the_torque_limit(target: float, position: float, speed: float) -> None:
     assert abs(one(target, position, speed, by_position=False)) <= 0.5
 
 

@@ -114,9 +114,7 @@ def test_a_position_joint_needs_positive_gains() -> None:
     text = text.replace("range = [[-5.0, 5.0]]", "range = [[-1.0, 1.0]]")
     with pytest.raises(SpecError, match=r"joint\[0\]\.gains\[1\] = 0\.0"):
         parse_robot(text.encode(), "fake")
-    assert (
-        parse_robot(text.replace("[1.0, 0.0]", "[1.0, 0.1]").encode(), "fake").joint[0].actuator == "position"
-    )
+    assert parse_robot(text.replace("[1.0, 0.0]", "[1.0, 0.1]").encode(), "fake").joint[0].actuator == "position"
 
 
 def test_a_description_does_not_change() -> None:
@@ -130,7 +128,5 @@ def test_a_robot_is_described_and_observed_without_gymnasium_pybullet_or_torch()
         "robots.task, robots.furuta, robots.fake; robots.task.make_task(robots.spec.load_robot('furuta'));"
         "print(sorted({'gymnasium', 'pybullet', 'torch', 'sim', 'edge_sac'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

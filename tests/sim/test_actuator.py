@@ -24,9 +24,7 @@ NO_LOAD = 10.0 / 0.042
     ],
 )
 def test_motor_delivers_what_its_supply_allows(command: float, speed: float, delivered: float) -> None:
-    assert MotorTorque(MOTOR, limit=0.03).delivered(command, speed) == pytest.approx(
-        min(delivered, 0.03), abs=1e-12
-    )
+    assert MotorTorque(MOTOR, limit=0.03).delivered(command, speed) == pytest.approx(min(delivered, 0.03), abs=1e-12)
 
 
 @pytest.mark.parametrize("speed", [-20.0, -0.01, 0.0, 0.01, 20.0])

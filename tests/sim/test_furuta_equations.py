@@ -62,9 +62,7 @@ def test_small_swings_with_the_arm_held_have_the_period_of_a_rod() -> None:
     # A rod of length L about its end: T = 2 pi sqrt(2 L / 3 g); the rod's thickness changes it by 0.07 %.
     period = 2 * math.pi * math.sqrt(2 * 0.129 / (3 * 9.81))
     slope = accelerations(BODY, (0.0, 1e-5, 0.0, 0.0), 0.0, 0.0)
-    held = accelerations(
-        BODY, (0.0, 1e-5, 0.0, 0.0), -BODY.coupling * BODY.weight * 1e-5 / BODY.pendulum, 0.0
-    )
+    held = accelerations(BODY, (0.0, 1e-5, 0.0, 0.0), -BODY.coupling * BODY.weight * 1e-5 / BODY.pendulum, 0.0)
     assert held[0] == pytest.approx(0.0, abs=1e-12)
     assert 2 * math.pi / math.sqrt(-held[1] / 1e-5) == pytest.approx(period, rel=2e-3)
     assert abs(slope[1]) > abs(held[1])

@@ -153,7 +153,5 @@ def test_registering_loads_no_physics_engine_and_no_torch() -> None:
         "import sys, sim.registration as r; r.register(); r.make_env('furuta', 'equations').reset(seed=0);"
         "print(sorted({'pybullet', 'torch', 'onnx'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

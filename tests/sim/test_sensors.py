@@ -19,8 +19,6 @@ def test_reading_is_a_whole_number_of_counts_never_above_the_angle() -> None:
         assert -1e-12 <= angle - measured < STEP + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("angle", "counts"), [(0.0, 0), (0.99 * STEP, 0), (1.01 * STEP, 1), (-0.01 * STEP, -1)]
-)
+@pytest.mark.parametrize(("angle", "counts"), [(0.0, 0), (0.99 * STEP, 0), (1.01 * STEP, 1), (-0.01 * STEP, -1)])
 def test_a_count_changes_at_its_edge_on_both_sides_of_zero(angle: float, counts: int) -> None:
     assert Encoder(2048).measured(angle) == counts * STEP

@@ -87,9 +87,7 @@ def test_reading_is_encoder_counts_and_carries_the_device_clock(physics: str) ->
         counts = state.position.astype(np.float64) * spec.sim.encoder_counts / (2 * math.pi)
         # float32 keeps an angle of some rad to 1e-7 of it: under 1e-3 counts.
         assert counts == pytest.approx(np.round(counts), abs=1e-3)
-        assert np.all(
-            np.abs(state.position - robot.motion[:2]) <= 2 * math.pi / spec.sim.encoder_counts + 1e-6
-        )
+        assert np.all(np.abs(state.position - robot.motion[:2]) <= 2 * math.pi / spec.sim.encoder_counts + 1e-6)
         assert state.time == pytest.approx(tick / 50)
         assert state.age == 0.0
         assert state.speed == pytest.approx((state.position - before.position) * 50, abs=1e-4)

@@ -1,0 +1,86 @@
+"""The table and the figure of a grid of runs, from its cells' JSON files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_sac.atomic import write_file
+from edge_sac.plots import results_figure, save_figure
+
+NEEDED = 0.9
+"""Share of the judged time in which the goal must hold, mean of the judged episodes."""
+CURVE_STEP = 2_500
+
+HEAD = """# Furuta pendulum: swing up and balance
+
+Remade by `edge-sac reproduce furuta`, which trains what is missing and draws this page from the files in
+`docs/results/furuta/`. *Held* is the share of the last 5 s of a 10 s episode in which the pendulum is within 10 degrees
+of upright, mean of 10 episodes that played no part in training or in choosing the policy. *Best* is the exported
+policy, chosen by evaluations during training on another set of episodes; *last* is the one training ended with. A seed
+counts as learned when its best policy holds at least 90 %. Minutes are wall-clock with two runs side by side on two
+cores; CPU minutes are the process's own.
+
+"""
+
+
+def write_results(cells: Path, names: Sequence[str]) -> None:
+    """Write `cells`.md and `cells`.png from the cells that are there."""
+    found = [json.loads(path.read_text()) for name in names if (path := cells / f"{name}.json").exists()]
+    variants = list(dict.fromkeys(cell["variant"] for cell in found))
+    parts = [HEAD]
+    if found:
+        machines = sorted({cell["machine"] for cell in found})
+        parts.append(
+            f"Machine: {'; '.join(machines)}. Physics: {', '.join(sorted({c['physics'] for c in found}))}.\n\n"
+        )
+        parts.append(f"![held over steps]({cells.name}.png)\n")
+    for variant in variants:
+        parts.append(_section(variant, [cell for cell in found if cell["variant"] == variant]))
+    write_file(cells.with_suffix(".md"), "".join(parts).encode())
+    curves = {variant: _curve([cell for cell in found if cell["variant"] == variant]) for variant in variants}
+    figure = results_figure(curves, quantity="share of the last 5 s balanced [1]")
+    save_figure(figure, cells.with_suffix(".png"))
+
+
+def _section(variant: str, found: Sequence[dict[str, Any]]) -> str:
+    learned = sum(cell["best"]["success_fraction"] >= NEEDED for cell in found)
+    lines = [
+        f"\n## {variant}: {learned} of {len(found)} seeds learned\n\n",
+        "| seed | steps | held, best | held, last | return, best | best at step | min | CPU min "
+        "| skipped critic / actor / alpha | scale | largest critic weight |\n",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    ]
+    for cell in found:
+        best, last, learner = cell["best"], cell["last"], cell["learner"]
+        skipped = " / ".join(f"{learner[f'skipped_{name}']:.0f}" for name in ("critic", "actor", "alpha"))
+        lines.append(
+            f"| {cell['seed']} | {cell['steps']} | {100 * best['success_fraction']:.1f} % "
+            f"| {100 * last['success_fraction']:.1f} % | {best['return_mean']:.1f} | {cell['best_step']} "
+            f"| {cell['wall_s'] / 60:.1f} | {cell['cpu_s'] / 60:.1f} | {skipped} | {learner['critic_scale']:g} "
+            f"| {cell['largest_critic_weight']:.2f} |\n"
+        )
+    return "".join(lines)
+
+
+def _curve(found: Sequence[dict[str, Any]]) -> tuple[list[int], list[list[float]]]:
+    """Return steps [N] and values [seeds, N]: each seed's evaluations, put on common steps by the nearest earlier."""
+    longest = max(cell["steps"] for cell in found)
+    steps = list(range(CURVE_STEP, longest + 1, CURVE_STEP))
+    rows = []
+    for cell in found:
+        at = np.array(cell["curve"]["step"])
+        held = cell["curve"]["success_fraction"]
+        # An evaluation waits for the episode to end, up to 500 steps after its due step.
+        positions = np.searchsorted(at, [step + CURVE_STEP - 1 for step in steps], side="right") - 1
+        rows.append(
+            [
+                held[i] if i >= 0 and held[i] is not None and step <= cell["steps"] else float("nan")
+                for i, step in zip(positions, steps, strict=True)
+            ]
+        )
+    return steps, rows
