@@ -51,6 +51,20 @@ def test_an_episode_that_terminates_is_not_truncated_even_on_its_last_step() -> 
     assert (terminated, truncated, info["success"]) == (True, False, False)
 
 
+def test_a_second_episode_is_as_long_as_the_first_and_judged_afresh() -> None:
+    env, robot = make()
+    obs, _ = env.reset(seed=0)
+    for _ in range(99):
+        obs, _, _, _, info = env.step(home(obs))
+    assert info["success_fraction"] > 0.9
+    env.reset(seed=1)
+    for step in range(1, 101):
+        robot._position, robot._speed = 1.0, 0.0
+        _, _, _, truncated, info = env.step(np.zeros(1, np.float32))
+        assert info["success_fraction"] == 0.0
+        assert truncated is (step == 100)
+
+
 def test_applied_is_what_the_robot_was_sent() -> None:
     env, robot = make()
     _, info = env.reset(seed=0)

@@ -59,8 +59,8 @@ def test_twins_agree_from_random_states_under_changing_torque_for_half_a_second(
             for robot in (bullet, equations):
                 robot.command(torque)
                 robot.read()
-            # 2 degrees is the requirement.
-            assert bullet.motion[:2] == pytest.approx(equations.motion[:2], abs=math.radians(2))
+            # 2 degrees is required; 0.02 was measured, and ten times that shows a step gone back to first order.
+            assert bullet.motion[:2] == pytest.approx(equations.motion[:2], abs=math.radians(0.2))
     bullet.close()
 
 
@@ -68,17 +68,20 @@ def test_friction_brings_both_twins_to_rest_hanging(physics: str) -> None:
     spec = load_robot("furuta")
     robot = PyBulletRobot(spec, ASSET) if physics == "pybullet" else EquationsRobot(spec, ASSET)
     robot.reset(np.random.default_rng(0))
-    robot.motion = (0.0, 1.0, 0.0, 0.0)
+    robot.motion = (0.0, 1.0, 3.0, 0.0)
     for _ in range(30 * 50):
         robot.read()
     # 30 s is more than five time constants of the pendulum's damping, the lightest: under a degree is left.
     assert abs(robot.motion[1]) < math.radians(1)
+    assert abs(robot.motion[2]) < 0.01
     robot.close()
 
 
 def test_reading_is_encoder_counts_and_carries_the_device_clock(physics: str) -> None:
     spec = load_robot("furuta")
     robot = PyBulletRobot(spec, ASSET) if physics == "pybullet" else EquationsRobot(spec, ASSET)
+    robot.reset(np.random.default_rng(0))
+    robot.read()
     before = robot.reset(np.random.default_rng(1))
     assert before.time == 0.0
     for tick in range(1, 20):

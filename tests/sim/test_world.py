@@ -74,6 +74,15 @@ def test_two_worlds_do_not_disturb_each_other() -> None:
     other.close()
 
 
+@pytest.mark.parametrize("kind", ["damping", "friction"])
+def test_friction_in_a_urdf_is_refused_where_the_robots_file_has_its_own(tmp_path: Path, kind: str) -> None:
+    damped = tmp_path / "damped.urdf"
+    axis = '<axis xyz="1 0 0"/>'
+    damped.write_text(ASSET.read_text().replace(axis, f'{axis}<dynamics {kind}="0.01"/>'))
+    with pytest.raises(SpecError, match=rf"damped\.urdf: joint pendulum has .*{kind} = 0\.01.*sim\.friction"):
+        World(damped, JOINTS, 0.001)
+
+
 def test_a_spinning_pendulum_is_neither_damped_nor_limited() -> None:
     world = World(ASSET, JOINTS, 0.001)
     # 150 rad/s is beyond PyBullet's own limit of 100; the arm turns along, since the two are coupled.
