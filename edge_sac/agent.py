@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edge_sac import replay
 from edge_sac.config import AgentConfig
 from edge_sac.half_matmul import MatmulPath
 from edge_sac.loss_scale import LossScale
@@ -36,6 +37,17 @@ class Batch:
     reward: Tensor  # [B], fp32
     terminated: Tensor  # [B], bool
     next_obs: Tensor  # [B, O]
+
+    @staticmethod
+    def of(drawn: replay.Batch, device: torch.device) -> Batch:
+        """Return what the replay drew; on a CPU in the replay's own memory, good until it draws again."""
+        return Batch(
+            obs=torch.from_numpy(drawn.obs).to(device),
+            action=torch.from_numpy(drawn.action).to(device),
+            reward=torch.from_numpy(drawn.reward).to(device),
+            terminated=torch.from_numpy(drawn.terminated).to(device),
+            next_obs=torch.from_numpy(drawn.next_obs).to(device),
+        )
 
 
 METRICS = ("critic_loss", "actor_loss", "q_mean", "log_prob", "alpha")

@@ -127,6 +127,28 @@ def export(
 
 
 @app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="update: time of one update by precision.")],
+    precisions: Annotated[str, typer.Option(help="Side by side; ratios are to the first.")] = "fp32,fp16",
+    width: Annotated[int, typer.Option(min=1, help="Of both hidden layers.")] = 256,
+    batch: Annotated[int, typer.Option(min=1)] = 256,
+    rounds: Annotated[int, typer.Option(min=1)] = 7,
+    seconds: Annotated[float, typer.Option(min=0.01, help="Of each precision in each round.")] = 2.0,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.")] = None,
+) -> int:
+    """Measure this machine."""
+    _require("train")
+    from edge_sac.commands.bench import bench_update
+
+    if what != "update":
+        raise Refused(f"there is no benchmark {what!r}; the one there is: update")
+    names = precisions.split(",")
+    return bench_update(names, width, batch, rounds, seconds, threads, device, json, Console())
+
+
+@app.command()
 def reproduce(
     what: Annotated[str, typer.Argument(help="furuta: fp16 beside fp32 on the same seeds.")],
     seeds: Annotated[int, typer.Option(min=1, max=100)] = 5,

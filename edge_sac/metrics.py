@@ -164,17 +164,18 @@ def read_metrics(run: Path) -> dict[str, NDArray[Any]]:
 def _rows(path: Path) -> Iterator[list[str]]:
     """Yield the records of a metrics file; a torn last line is none. Raises Refused naming a damaged line."""
     whole, _, _ = path.read_bytes().rpartition(b"\n")
-    for number, row in enumerate(csv.reader(io.StringIO(whole.decode(errors="replace"))), start=1):
-        if number == 1:
-            continue
-        try:
+    records = csv.reader(io.StringIO(whole.decode(errors="replace")))
+    try:
+        for row in records:
+            if records.line_num == 1:
+                continue
             if len(row) != len(_HEADER) or row[1] not in KINDS or int(row[0]) < 0:
                 raise ValueError("wrong number of columns, kind or step")
             for value in row[2:]:
                 float(value or "nan")
-        except ValueError as error:
-            raise Refused(f"{path} line {number} is no record ({error}): delete that line") from error
-        yield row
+            yield row
+    except (ValueError, csv.Error) as error:
+        raise Refused(f"{path} line {records.line_num} is no record ({error}): delete that line") from error
 
 
 def _check_header(path: Path) -> None:

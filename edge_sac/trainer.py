@@ -189,20 +189,10 @@ class Trainer:
         due = int(self.at.owed)
         self.at.owed -= due
         for _ in range(due):
-            self.agent.update(self._sample())
+            drawn = self.replay.sample(self.config.agent.batch, self._replay_rng)
+            self.agent.update(Batch.of(drawn, self.agent.device))
         if due:
             self.policy.publish(self._weights())
-
-    def _sample(self) -> Batch:
-        drawn = self.replay.sample(self.config.agent.batch, self._replay_rng)
-        device = self.agent.device
-        return Batch(
-            obs=torch.from_numpy(drawn.obs).to(device),
-            action=torch.from_numpy(drawn.action).to(device),
-            reward=torch.from_numpy(drawn.reward).to(device),
-            terminated=torch.from_numpy(drawn.terminated).to(device),
-            next_obs=torch.from_numpy(drawn.next_obs).to(device),
-        )
 
     def _weights(self) -> dict[str, Vector]:
         face = self.interface

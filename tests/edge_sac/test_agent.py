@@ -1,0 +1,211 @@
+"""One whole update: against autograd, without a look at the host, and in every precision preset."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from edge_sac.agent import METRICS, Agent, Batch
+from edge_sac.config import AgentConfig
+from edge_sac.errors import ConfigError
+from edge_sac.half_matmul import MatmulPath
+from edge_sac.precision import PRESETS, Precision, precision
+
+CPU = torch.device("cpu")
+OBS, ACTION, SIZE = 5, 2, 32
+
+
+def agent(chosen: Precision | str = "fp16", **config) -> Agent:
+    if isinstance(chosen, str):
+        chosen = precision(chosen)
+    settings = AgentConfig(**{"hidden": (16, 16), "batch": SIZE} | config)
+    return Agent(OBS, ACTION, settings, chosen, MatmulPath(chosen.dtype, torch.float32, "test"), CPU, seed=0)
+
+
+def batch(dtype=torch.float16, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.from_numpy(rng.normal(size=shape)).to(dtype)
+
+    return Batch(
+        obs=draw(SIZE, OBS),
+        action=torch.tanh(draw(SIZE, ACTION)),
+        reward=torch.from_numpy(rng.normal(size=SIZE)).float(),
+        terminated=torch.from_numpy(rng.random(SIZE) < 0.1),
+        next_obs=draw(SIZE, OBS),
+    )
+
+
+def forward(flat: torch.Tensor, shape, x: torch.Tensor) -> torch.Tensor:
+    layers = shape.views(flat)
+    y = x.expand(shape.copies, -1, -1)
+    for number, (weight, bias) in enumerate(layers):
+        y = y @ weight + bias
+        y = y.relu() if number + 1 < len(layers) else y
+    return y
+
+
+def draw_action(output: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, raw = output.chunk(2, dim=-1)
+    std = (-5 + 3.5 * (torch.tanh(raw) + 1)).exp()
+    u = mean + std * torch.randn(mean.shape, generator=generator)
+    normal = torch.distributions.Normal(mean, std).log_prob(u)
+    return torch.tanh(u), (normal - torch.log(1 - torch.tanh(u) ** 2)).sum(dim=-1)
+
+
+def test_critic_and_actor_gradients_equal_autograd_of_the_losses_as_written_in_the_paper():
+    ours, data = agent("fp32"), batch(torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    psi = ours.critic_optim.theta.clone().requires_grad_()
+    theta = ours.actor_optim.theta.clone().requires_grad_()
+    alpha = 0.1
+    with torch.no_grad():
+        next_action, next_log_prob = draw_action(forward(theta, ours.actor, data.next_obs[None])[0], generator)
+        next_q = forward(psi, ours.critic, torch.cat((data.next_obs, next_action), -1)[None])[..., 0].amin(0)
+        y = data.reward + 0.99 * ~data.terminated * (next_q - alpha * next_log_prob)
+    q = forward(psi, ours.critic, torch.cat((data.obs, data.action), -1)[None])[..., 0]
+    (by_psi,) = torch.autograd.grad(((q - y) ** 2).mean(1).sum(), psi)
+    ours.update(data)
+    # The log-probability differs in form: 1 - tanh^2 loses digits in fp32, softplus does not.
+    assert torch.allclose(ours.critic_optim.grad, by_psi, rtol=1e-3, atol=1e-5)
+    moved_psi = ours.critic_optim.theta
+    action, log_prob = draw_action(forward(theta, ours.actor, data.obs[None])[0], generator)
+    q = forward(moved_psi, ours.critic, torch.cat((data.obs, action), -1)[None])[..., 0].amin(0)
+    (by_theta,) = torch.autograd.grad((alpha * log_prob - q).mean(), theta)
+    assert torch.allclose(ours.actor_optim.grad, by_theta, rtol=1e-3, atol=1e-5)
+    expected = alpha * float((-log_prob + ACTION).mean())
+    assert float(ours.alpha_optim.grad[0]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_fp16_gradients_are_the_scaled_fp32_ones_to_half_precision():
+    half, single = agent("fp16"), agent("fp32")
+    # The same parameters: those that fp16 can hold.
+    for ours, theirs in ((single.critic_optim, half.critic_optim), (single.actor_optim, half.actor_optim)):
+        ours.theta.copy_(theirs.theta)
+    single.alpha_optim.theta.copy_(half.alpha_optim.theta)
+    single.target.value.copy_(half.critic_optim.theta)
+    half.update(batch())
+    data = batch()
+    single.update(Batch(data.obs.float(), data.action.float(), data.reward, data.terminated, data.next_obs.float()))
+    for ours, theirs in ((half.critic_optim, single.critic_optim), (half.actor_optim, single.actor_optim)):
+        unscaled = ours.grad.float() / 1e4
+        similarity = torch.nn.functional.cosine_similarity(unscaled, theirs.grad, dim=0)
+        # Three layers of activations and gradients rounded to 2^-11 each.
+        assert float(similarity) > 0.9995
+        assert float(unscaled.norm() / theirs.grad.norm()) == pytest.approx(1, abs=0.01)
+
+
+class NoLook(TorchDispatchMode):
+    """Fails on any operation that copies a value of a tensor to the host."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = str(func)
+        assert "_local_scalar_dense" not in name, f"{name} looks at a tensor's value"
+        assert "nonzero" not in name, f"{name} has a shape that depends on a tensor's values"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32"])
+def test_update_never_looks_at_a_value_on_the_host(name):
+    ours = agent(name, target_period=1)
+    data = batch(ours.precision.dtype)
+    with NoLook():
+        ours.update(data)
+    with pytest.raises(AssertionError, match="looks at a tensor"), NoLook():
+        float(ours.alpha)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_takes_updates_and_moves_what_it_can(name):
+    ours = agent(name)
+    before = ours.critic_optim.theta.clone()
+    for seed in range(5):
+        ours.update(batch(ours.precision.dtype, seed))
+    assert not torch.equal(ours.critic_optim.theta, before)
+    assert set(METRICS) <= set(ours.read_metrics().row)
+
+
+def test_compensation_is_alive_in_critics_actor_and_temperature():
+    ours = agent("fp16")
+    for seed in range(5):
+        ours.update(batch(seed=seed))
+    for name, optim in (("critic", ours.critic_optim), ("actor", ours.actor_optim), ("alpha", ours.alpha_optim)):
+        assert optim.compensation is not None, name
+        assert bool((optim.compensation != 0).any()), name
+    assert agent("fp32").critic_optim.compensation is None
+
+
+def test_one_nan_reward_skips_the_critic_step_and_leaves_every_parameter_finite():
+    ours, data = agent("fp16"), batch()
+    before = ours.critic_optim.theta.clone()
+    data.reward[3] = float("nan")
+    ours.update(data)
+    assert torch.equal(ours.critic_optim.theta, before)
+    reading = ours.read_metrics()
+    assert reading.row["skipped_critic"] == 1
+    assert reading.dead == ""
+    for name, value in ours.state().items():
+        assert torch.isfinite(value.double()).all(), name
+
+
+def test_learner_whose_every_step_is_skipped_says_which_it_is():
+    ours, data = agent("fp16"), batch()
+    data.reward[3] = float("nan")
+    for _ in range(20):
+        ours.update(data)
+    assert ours.read_metrics().dead == "critic"
+
+
+def test_kahan_target_names_the_weight_that_made_it_halve_its_scale():
+    ours = agent(precision("fp16", target="kahan"), target_period=1)
+    weight = ours.critic.views(ours.critic_optim.theta)[1][0]
+    weight[1, 2, 3] = 6.9
+    for seed in range(3):
+        ours.update(batch(seed=seed))
+    reading = ours.read_metrics()
+    assert reading.halvings >= 1
+    assert reading.culprit == "w1[1, 2, 3]"
+
+
+def test_target_follows_every_second_update_as_configured():
+    ours = agent("fp32", target_period=2)
+    start = ours.target.value.clone()
+    ours.update(batch(torch.float32))
+    assert torch.equal(ours.target.value, start)
+    ours.update(batch(torch.float32))
+    assert not torch.equal(ours.target.value, start)
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32"])
+@pytest.mark.parametrize("target", ["lag", "kahan", "plain"])
+def test_restored_agent_goes_on_bit_for_bit(name, target):
+    chosen = precision(name, target=target)
+    one, two = agent(chosen), agent(chosen)
+    for seed in range(7):
+        one.update(batch(chosen.dtype, seed))
+    two.restore({key: value.clone() for key, value in one.state().items()})
+    for seed in range(7, 12):
+        one.update(batch(chosen.dtype, seed))
+        two.update(batch(chosen.dtype, seed))
+    assert two.updates == 12
+    for key, value in one.state().items():
+        assert torch.equal(value, two.state()[key]), key
+
+
+def test_learner_state_of_fp16_takes_at_most_0_61_of_fp32s_bytes():
+    """Parameters, gradients, moments, compensations and target; activations and replay come on top."""
+
+    def held(name: str) -> int:
+        ours = agent(name, hidden=(64, 64))
+        optims = (ours.critic_optim, ours.actor_optim)
+        return sum(t.nbytes for o in optims for t in (*o.state().values(), o.grad) if t.ndim)
+
+    assert held("fp16") / held("fp32") <= 0.61
+
+
+def test_unknown_precision_and_target_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"'fp8'.*fp16"):
+        precision("fp8")
+    with pytest.raises(ConfigError, match=r"'ema'.*lag, kahan, plain"):
+        precision("fp16", target="ema")
