@@ -34,8 +34,8 @@ class Task(Protocol):
 
 def make_task(spec: RobotSpec) -> Task:
     """Return the task that the description names. Raises SpecError for an unknown one."""
-    from robots.fake import Reach
     from robots.furuta import SwingUp
+    from robots.reach import Reach
 
     tasks: dict[str, type[SwingUp] | type[Reach]] = {"furuta-swing-up": SwingUp, "reach-zero": Reach}
     if spec.task.name not in tasks:

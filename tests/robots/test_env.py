@@ -7,7 +7,8 @@ from gymnasium.utils.env_checker import check_env
 
 from robots.env import RobotEnv
 from robots.errors import SensorFault, UnsafeCommand
-from robots.fake import FakeRobot, Reach
+from robots.fake import FakeRobot
+from robots.reach import Reach
 from robots.robot import Vector
 
 
