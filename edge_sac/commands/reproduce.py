@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from edge_sac.atomic import write_file
-from edge_sac.checkpoint import load_checkpoint
+from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
 from edge_sac.commands.deliver import export_run
 from edge_sac.commands.evaluate import judge
 from edge_sac.commands.results_table import write_results
@@ -163,6 +163,7 @@ def _record(cell: Cell, cells: Path) -> None:
             name: _finite(metrics[name][trained][-1:])[0]
             for name in ("critic_scale", "skipped_critic", "skipped_actor", "skipped_alpha", "alpha", "updates")
         },
+        "alive": _alive(run),
         "largest_critic_weight": float(tensors["agent.critic.theta"].float().abs().max()),
         "state_bytes": sum(t.nbytes for name, t in tensors.items() if name.startswith("agent.") and t.ndim),
         "physics": config.physics,
@@ -170,6 +171,23 @@ def _record(cell: Cell, cells: Path) -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     }
     write_file(cells / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
+
+
+def _alive(run: Path) -> dict[str, float]:
+    """Return, of each network, the steps skipped in a row at the end and the share of weights that still move.
+
+    Moving is by the two newest checkpoints: at most an evaluation interval apart.
+    """
+    older, newer = checkpoint_steps(run)[-2:]
+    _, before, _ = load_checkpoint(run, older)
+    _, after, _ = load_checkpoint(run, newer)
+    found = {}
+    for name in ("critic", "actor"):
+        changed = before[f"agent.{name}.theta"] != after[f"agent.{name}.theta"]
+        nonzero = after[f"agent.{name}.theta"] != 0
+        found[f"{name}_moving"] = float(changed.sum() / nonzero.sum())
+        found[f"{name}_skip_streak"] = float(after[f"agent.{name}.loss_scale.skip_streak"])
+    return found
 
 
 def _finite(values: Iterable[Any]) -> list[float | None]:

@@ -52,16 +52,19 @@ def _section(variant: str, found: Sequence[dict[str, Any]]) -> str:
     lines = [
         f"\n## {variant}: {learned} of {len(found)} seeds learned\n\n",
         "| seed | steps | held, best | held, last | return, best | best at step | min | CPU min "
-        "| skipped critic / actor / alpha | scale | largest critic weight |\n",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| skipped critic / actor / alpha | in a row at the end | scale | weights moving, critic / actor "
+        "| largest critic weight |\n",
+        "| --- " * 13 + "|\n",
     ]
     for cell in found:
-        best, last, learner = cell["best"], cell["last"], cell["learner"]
+        best, last, learner, alive = cell["best"], cell["last"], cell["learner"], cell["alive"]
         skipped = " / ".join(f"{learner[f'skipped_{name}']:.0f}" for name in ("critic", "actor", "alpha"))
         lines.append(
             f"| {cell['seed']} | {cell['steps']} | {100 * best['success_fraction']:.1f} % "
             f"| {100 * last['success_fraction']:.1f} % | {best['return_mean']:.1f} | {cell['best_step']} "
-            f"| {cell['wall_s'] / 60:.1f} | {cell['cpu_s'] / 60:.1f} | {skipped} | {learner['critic_scale']:g} "
+            f"| {cell['wall_s'] / 60:.1f} | {cell['cpu_s'] / 60:.1f} | {skipped} "
+            f"| {alive['critic_skip_streak']:.0f} / {alive['actor_skip_streak']:.0f} | {learner['critic_scale']:g} "
+            f"| {100 * alive['critic_moving']:.0f} % / {100 * alive['actor_moving']:.0f} % "
             f"| {cell['largest_critic_weight']:.2f} |\n"
         )
     return "".join(lines)
