@@ -5,7 +5,8 @@ from typing import Literal
 import numpy as np
 
 from robots.robot import RobotState, Vector
-from robots.spec import RobotSpec, parse_robot
+from robots.robot_file import parse_robot
+from robots.spec import RobotSpec
 
 INERTIA = 1.0
 """[kg m^2]"""

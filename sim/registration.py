@@ -1,4 +1,7 @@
-"""Environments by robot name, with the physics that is installed; light enough to import anywhere."""
+"""Environments by robot name, with the physics that is installed; light enough to import anywhere.
+
+Importing this module registers them: gymnasium.make("sim.registration:edge_sac/Furuta-v0").
+"""
 
 from importlib import util
 from pathlib import Path
@@ -8,7 +11,8 @@ import gymnasium
 
 from robots.env import RobotEnv
 from robots.errors import SpecError
-from robots.spec import RobotSpec, load_robot
+from robots.robot_file import load_robot
+from robots.spec import RobotSpec
 from robots.task import make_task
 
 Physics: TypeAlias = Literal["pybullet", "equations"]
@@ -56,7 +60,7 @@ def make_env(robot: str, physics: str = "auto") -> RobotEnv:
 
 
 def register() -> None:
-    """Register the environments with Gymnasium; called by its plugin entry point."""
+    """Register the environments with Gymnasium; a second call does nothing."""
     if "edge_sac/Furuta-v0" not in gymnasium.registry:
         gymnasium.register(id="edge_sac/Furuta-v0", entry_point=furuta)
 
@@ -75,3 +79,6 @@ def _asset(spec: RobotSpec, robot: str) -> Path:
         if place.is_file():
             return place
     raise SpecError(f"{spec.name}: sim.asset = {spec.sim.asset!r}: expected a URDF at {' or '.join(map(str, places))}")
+
+
+register()

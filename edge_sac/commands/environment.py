@@ -18,7 +18,8 @@ from edge_sac.errors import ConfigError, NonFinite
 from edge_sac.evaluation import require_finite
 from edge_sac.normalizer import resolving
 from edge_sac.seeding import CALIBRATION, episode_seed
-from robots.spec import RobotSpec, load_robot
+from robots.robot_file import load_robot
+from robots.spec import RobotSpec
 from sim.registration import make_env, resolve_physics
 
 CALIBRATION_STEPS = 1_000

@@ -6,7 +6,7 @@ import pytest
 from robots.action import ActionScale
 from robots.errors import UnsafeCommand
 from robots.fake import FAKE_ROBOT, fake_spec
-from robots.spec import parse_robot
+from robots.robot_file import parse_robot
 
 
 @pytest.mark.parametrize(("action", "target"), [(-1.0, -5.0), (0.0, 0.0), (0.5, 2.5), (1.0, 5.0), (3.0, 5.0)])

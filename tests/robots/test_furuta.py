@@ -9,7 +9,7 @@ from robots.errors import SpecError
 from robots.fake import fake_spec
 from robots.furuta import ARM_WEIGHT, CALM_SPEED, SwingUp
 from robots.robot import RobotState
-from robots.spec import load_robot
+from robots.robot_file import load_robot
 from robots.task import Outcome
 
 

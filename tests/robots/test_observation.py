@@ -9,7 +9,7 @@ from robots.errors import SensorFault
 from robots.fake import fake_spec
 from robots.observation import Observer
 from robots.robot import RobotState
-from robots.spec import load_robot
+from robots.robot_file import load_robot
 
 NO_ACTION = np.zeros(1, np.float32)
 

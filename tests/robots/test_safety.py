@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robots.errors import UnsafeCommand
+from robots.robot_file import load_robot
 from robots.safety import JointLimits, joint_limits, limit_target
-from robots.spec import load_robot
 
 
 def limits(by_position: bool) -> JointLimits:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from robots.robot import Vector
-from robots.spec import load_robot
+from robots.robot_file import load_robot
 from sim.furuta_equations import FurutaBody, accelerations, furuta_body
 from sim.registration import ASSETS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from robots.errors import SpecError
-from robots.spec import load_robot
+from robots.robot_file import load_robot
 from sim.equations_robot import EquationsRobot
 from sim.furuta_equations import Motion, accelerations, advance, energy, furuta_body
 from sim.registration import ASSETS

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from robots.errors import SpecError
-from robots.spec import load_robot
+from robots.robot_file import load_robot
 from sim.furuta_plant import FurutaPlant
 
 

@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from robots.spec import Friction, RobotSpec, load_robot
+from robots.robot_file import load_robot
+from robots.spec import Friction, RobotSpec
 from sim.equations_robot import EquationsRobot
 from sim.furuta_equations import Motion, energy, furuta_body
 from sim.pybullet_robot import PyBulletRobot

@@ -9,7 +9,8 @@ import pytest
 
 from robots.errors import SpecError
 from robots.fake import FAKE_ROBOT, fake_spec
-from robots.spec import FreeJoint, TorqueJoint, known_robots, load_robot, parse_robot
+from robots.robot_file import known_robots, load_robot, parse_robot
+from robots.spec import FreeJoint, TorqueJoint
 
 FURUTA = resources.files("robots").joinpath("furuta.toml").read_text()
 
@@ -124,8 +125,8 @@ def test_a_description_does_not_change() -> None:
 
 def test_a_robot_is_described_and_observed_without_gymnasium_pybullet_or_torch() -> None:
     script = (
-        "import sys; import robots.spec, robots.robot, robots.observation, robots.action, robots.safety,"
-        "robots.task, robots.furuta, robots.fake; robots.task.make_task(robots.spec.load_robot('furuta'));"
+        "import sys; import robots.robot_file, robots.robot, robots.observation, robots.action, robots.safety,"
+        "robots.task, robots.furuta, robots.fake; robots.task.make_task(robots.robot_file.load_robot('furuta'));"
         "print(sorted({'gymnasium', 'pybullet', 'torch', 'sim', 'edge_sac'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
