@@ -13,21 +13,36 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from edge_sac import __version__
+from edge_sac.commands.terminal import Terminal, discard_output
 from edge_sac.errors import EdgeSacError, MissingExtra, Refused
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Train a Soft Actor-Critic policy in half precision on the robot's own computer.",
 )
-REFUSED, FAULT, FAILED = 2, 3, 4
+REFUSED, FAULT, FAILED, INTERRUPTED = 2, 3, 4, 130
+BROKEN_PIPE = 141
+"""What a shell reports of a program whose reader went away."""
 EXTRAS = {"train": ("torch", "safetensors", "tensorboard", "matplotlib"), "cpu": ("onnxruntime",)}
 
-Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+# Typer brings its own copy of click or uses click itself; this is the base of its errors either way.
+UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _reachable(path: Path | None) -> Path | None:
+    """Return the path; raises Refused for one that the system cannot even look at, such as a name that is too long."""
+    try:
+        if path is not None:
+            path.exists()
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}; give another path") from error
+    return path
+
+
+Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False, callback=_reachable)]
 
 
 def _require(*extras: str) -> None:
@@ -55,8 +70,12 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder [runs/<robot>, the next free].")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; options override it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder [runs/<robot>, the next free].", callback=_reachable)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; options override it.", callback=_reachable)
+    ] = None,
     resume_or_show: Annotated[
         bool, typer.Option("--resume-or-show", help="Go on with the run that is there, or show it.")
     ] = False,
@@ -68,6 +87,8 @@ def train(
 
     if robot is not None and env is not None:
         raise Refused(f"both a robot ({robot}) and --env {env} are given; give one of them")
+    if env == "":
+        raise Refused("--env is empty; give a Gymnasium id such as Pendulum-v1, or leave it out")
     given = _overrides(
         robot=robot,
         env=env,
@@ -81,38 +102,44 @@ def train(
     if robot is not None:
         given["env"] = ""
     chosen = load_config(config, given) if config else parse_config("", "command line", given)
-    return command.train(chosen, out, resume_or_show, Console())
+    if resume_or_show:
+        return command.resume_or_show(chosen, given, out, Terminal())
+    return command.train(chosen, out, Terminal())
 
 
 @app.command()
-def resume(run: Run, steps: Annotated[int, typer.Option(help="Steps beyond the run's end.", min=0)] = 0) -> int:
+def resume(
+    run: Run, steps: Annotated[int | None, typer.Option(help="Steps beyond the run's end.", min=1)] = None
+) -> int:
     """Go on with a run that was stopped or killed, or train a finished one further."""
     _require("train", "cpu")
     from edge_sac.commands import train as command
 
-    return command.resume(run, steps, Console())
+    return command.resume(run, steps, Terminal())
 
 
 @app.command("eval")
 def evaluate(
-    where: Annotated[Path, typer.Argument(metavar="RUN|POLICY", show_default=False)],
+    where: Annotated[Path, typer.Argument(metavar="RUN|POLICY", show_default=False, callback=_reachable)],
     robot: Annotated[str | None, typer.Option(help="Another robot than the policy was trained for.")] = None,
     physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
     episodes: Annotated[int, typer.Option(min=1, max=100_000)] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of the episodes.")] = 0,
-    json: Annotated[Path | None, typer.Option(help="Also write the result here.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
 ) -> int:
     """Drive a policy without noise and judge it."""
     _require("cpu")
     from edge_sac.commands import evaluate as command
 
-    return command.evaluate(where, robot, physics, episodes, seed, json, Console())
+    return command.evaluate(where, robot, physics, episodes, seed, json, Terminal())
 
 
 @app.command()
 def export(
     run: Run,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].", callback=_reachable)
+    ] = None,
     last: Annotated[bool, typer.Option("--last", help="The last policy instead of the best evaluated.")] = False,
 ) -> int:
     """Write a run's policy to one ONNX file that carries its whole contract."""
@@ -122,7 +149,7 @@ def export(
 
     path = output or run / POLICY
     which = export_run(run, path, last=last)
-    Console().print(f"{path}: {which}, read back at parity", highlight=False, soft_wrap=True)
+    Terminal().print(f"{path}: {which}, read back at parity")
     return 0
 
 
@@ -136,7 +163,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.01, help="Of each precision in each round.")] = 2.0,
     threads: Annotated[int, typer.Option(min=1)] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[Path | None, typer.Option(help="Also write the result here.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
 ) -> int:
     """Measure this machine."""
     _require("train")
@@ -145,7 +172,7 @@ def bench(
     if what != "update":
         raise Refused(f"there is no benchmark {what!r}; the one there is: update")
     names = precisions.split(",")
-    return bench_update(names, width, batch, rounds, seconds, threads, device, json, Console())
+    return bench_update(names, width, batch, rounds, seconds, threads, device, json, Terminal())
 
 
 @app.command()
@@ -160,7 +187,7 @@ def reproduce(
     _require("train", "cpu")
     from edge_sac.commands import reproduce as command
 
-    return command.reproduce(what, seeds, steps, jobs, cells, Console())
+    return command.reproduce(what, seeds, steps, jobs, cells, Terminal())
 
 
 @app.command()
@@ -204,11 +231,15 @@ def exit_code(error: Exception) -> int | None:
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()
     except typer.Exit as error:
         code = error.exit_code
-    except typer.Abort:
-        code = 130
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except BrokenPipeError:
+        discard_output()
+        code = BROKEN_PIPE
     except Exception as error:
         code = _answer(error)
     sys.exit(code or 0)
@@ -216,13 +247,12 @@ def main() -> None:
 
 def _answer(error: Exception) -> int:
     """Print an error that is the user's to mend in one line and return its code; raise any other again."""
-    import click
-
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
-    code = exit_code(error)
-    if code is None:
+    message = str(error)
+    if isinstance(error, UsageError):
+        code, message = REFUSED, f"{error.format_message()} (edge-sac COMMAND --help shows what there is)"  # type: ignore[attr-defined]
+    elif (known := exit_code(error)) is not None:
+        code = known
+    else:
         raise error
-    print(f"edge-sac: {error}", file=sys.stderr)
+    print(f"edge-sac: {' '.join(message.split())}", file=sys.stderr)
     return code

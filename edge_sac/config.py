@@ -83,13 +83,15 @@ def parse_config(text: str, where: str, overrides: Mapping[str, Any] | None = No
     """
     try:
         raw: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{where} is not TOML: {error}") from error
-    raw |= overrides or {}
     try:
-        return msgspec.convert(raw, Config)
+        origin, given = where, raw
+        msgspec.convert(given, Config)
+        origin, given = "command line", raw | dict(overrides or {})
+        return msgspec.convert(given, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {_explain(str(error), raw)}") from error
+        raise ConfigError(f"{origin}: {_explain(str(error), given)}") from error
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -115,5 +117,5 @@ def _explain(message: str, raw: dict[str, Any]) -> str:
         return f"{message}; known keys: {', '.join(section.__struct_fields__)}"
     value: Any = raw
     for key in place.rstrip("`").split("."):
-        value = value.get(key) if isinstance(value, dict) else None
+        value = value.get(key.partition("[")[0]) if isinstance(value, dict) else None
     return message if value is None else f"{message} (got {value!r})"

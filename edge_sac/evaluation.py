@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edge_sac.errors import NonFinite
 
@@ -42,11 +43,23 @@ class Summary:
         return (self.success_fraction or self.success_rate or 0.0, self.return_mean)
 
 
-def require_finite(values: Vector, names: Sequence[str], what: str) -> None:
-    """Raise NonFinite, naming the channel, when `values` [N] holds a NaN or an infinity."""
+def finite_obs(obs: ArrayLike, names: Sequence[str], what: str) -> Vector:
+    """Return an observation [O] in float32; raises NonFinite, naming the channel, for what float32 cannot hold."""
+    given = np.asarray(obs)
+    with np.errstate(over="ignore"):
+        values = given.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
-        raise NonFinite(f"{what}: observation {names[bad[0]]!r} is {values[bad[0]]}")
+        raise NonFinite(f"{what}: observation {names[bad[0]]!r} is {given[bad[0]]}")
+    return values
+
+
+def finite_reward(reward: SupportsFloat, what: str) -> float:
+    """Return a reward; raises NonFinite for a NaN or an infinity."""
+    value = float(reward)
+    if not math.isfinite(value):
+        raise NonFinite(f"{what}: the reward is {value}")
+    return value
 
 
 def run_episodes(
@@ -55,20 +68,38 @@ def run_episodes(
     seeds: Iterable[int],
     names: Sequence[str],
     max_steps: int = 100_000,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> list[Episode]:
-    """Return one Episode for each seed, `act` choosing every action. Raises NonFinite for a bad observation."""
-    return [_run_episode(env, act, seed, names, max_steps) for seed in seeds]
+    """Return one Episode for each seed, `act` choosing every action; fewer once `stopped`.
+
+    Raises NonFinite for a bad observation or reward.
+    """
+    episodes = []
+    for seed in seeds:
+        episode = _run_episode(env, act, seed, names, max_steps, stopped)
+        if stopped():
+            break
+        episodes.append(episode)
+    return episodes
 
 
-def _run_episode(env: Any, act: Callable[[Vector], Vector], seed: int, names: Sequence[str], max_steps: int) -> Episode:
+def _run_episode(
+    env: Any,
+    act: Callable[[Vector], Vector],
+    seed: int,
+    names: Sequence[str],
+    max_steps: int,
+    stopped: Callable[[], bool],
+) -> Episode:
     obs, info = env.reset(seed=seed)
     total, length, ended = 0.0, 0, False
-    while not ended and length < max_steps:
-        require_finite(obs, names, f"evaluation, step {length}")
-        obs, reward, terminated, truncated, info = env.step(act(obs))
-        total += float(reward)
+    while not ended and length < max_steps and not stopped():
+        where = f"evaluation, step {length}"
+        obs, reward, terminated, truncated, info = env.step(act(finite_obs(obs, names, where)))
+        total += finite_reward(reward, where)
         length += 1
         ended = bool(terminated or truncated)
+    finite_obs(obs, names, f"evaluation, step {length}")
     success = info.get("success", info.get("is_success"))
     fraction = info.get("success_fraction")
     return Episode(

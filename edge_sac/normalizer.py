@@ -16,6 +16,9 @@ Vector = NDArray[np.float32]
 
 STEPS_NEEDED = 8
 """A channel whose spread is under this many fp16 spacings of its own size gets an offset and a scale."""
+HEADROOM = 2.0**15
+"""A scale is at least this share of the channel's size, or of 1: what was nearly still in the calibration may move as
+far later and still fit into fp16, whose largest number is about 2^16."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,13 @@ def identity(obs_dim: int) -> Normalizer:
 def resolving(observations: NDArray[np.float64]) -> Normalizer:
     """Return the identity, but for channels of `observations` [N, O] that fp16 cannot resolve.
 
-    Those are centred on their mean and divided by half their spread. A constant channel stays as it is.
+    Those are centred on their middle and divided by half their spread, or by what HEADROOM asks. A constant channel
+    stays as it is.
     """
     low, high = observations.min(axis=0), observations.max(axis=0)
     size = np.maximum(np.abs(low), np.abs(high)).clip(2.0**-14, 65504)
     spacing = 2.0 ** (np.floor(np.log2(size)) - 10)
     coarse = (high > low) & (high - low < STEPS_NEEDED * spacing)
     mean = np.where(coarse, (low + high) / 2, 0)
-    scale = np.where(coarse, (high - low) / 2, 1)
+    scale = np.where(coarse, np.maximum((high - low) / 2, np.maximum(size, 1) / HEADROOM), 1)
     return Normalizer(mean.astype(np.float32), scale.astype(np.float32))

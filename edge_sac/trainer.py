@@ -1,34 +1,33 @@
 """The training loop of one process: act, store, update, evaluate, save.
 
 The hard idea is exact resumption. Everything that decides what comes next is in a checkpoint, an environment's
-episode is determined by its seed alone, and a checkpoint is cut between two episodes; so a run that was stopped and
-resumed equals one that was not, bit for bit, on a CPU. What is in the replay's own file is not saved again.
+episode is determined by its seed alone, and a clean stop waits for the episode's end; so a run that was stopped and
+resumed equals one that was not, bit for bit, on a CPU. What is in the replay's own file is not saved again. Saves by
+the clock may fall into an episode: they are for a kill, after which the episode is lost anyway.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from edge_sac.agent import Agent, Batch
-from edge_sac.checkpoint import load_checkpoint, save_checkpoint
+from edge_sac.checkpoint import checkpoint_steps, load_checkpoint, save_checkpoint
 from edge_sac.config import Config
-from edge_sac.errors import CheckpointError, NonFinite
-from edge_sac.evaluation import Summary, require_finite, run_episodes, summarise
+from edge_sac.errors import CheckpointError, NonFinite, Refused, ReplayError
+from edge_sac.evaluation import Summary, finite_obs, finite_reward, run_episodes, summarise
+from edge_sac.interface import Interface, Vector
 from edge_sac.metrics import MetricsLog
-from edge_sac.normalizer import Normalizer
 from edge_sac.policy import ActingPolicy
 from edge_sac.replay import Replay
+from edge_sac.run_state import Counters, Progress, Recovery, Stop
 from edge_sac.seeding import SELECTION, TRAINING, episode_seed, generators, restore
-
-Vector = NDArray[np.float32]
 
 LOG_STEPS = 500
 """Steps between two rows of metrics, which are the only moments the host looks at the learner's tensors."""
@@ -36,60 +35,6 @@ RECORDED = 256
 """Observations from the replay in each checkpoint, for the exported policy to be checked on."""
 OVERTIME_STEPS = 2_000
 """How long past its last step a run waits for the episode to end before cutting it."""
-
-
-@dataclass(frozen=True)
-class Interface:
-    """What the learner knows of the environment: names, and the maps from and to its units."""
-
-    obs_names: Sequence[str]
-    action_names: Sequence[str]
-    normalizer: Normalizer
-    action_offset: Vector  # [A]
-    action_scale: Vector  # [A]
-
-
-class Stop(Protocol):
-    """Whether the user wants the run to end."""
-
-    @property
-    def requested(self) -> bool:
-        """True: end with the episode."""
-
-    @property
-    def urgent(self) -> bool:
-        """True: end now, cutting the episode."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a status line shows."""
-
-    step: int
-    steps: int
-    episode_return: float
-    success_rate: float | None
-    alpha: float
-    updates_per_s: float
-    utd_ratio: float
-    seconds_left: float
-    message: str = ""
-
-
-@dataclass
-class Counters:
-    """Where the run stands; saved in every checkpoint."""
-
-    step: int = 0
-    episode: int = 0
-    owed: float = 0.0
-    """Updates due and not yet made, below 1 between two steps."""
-    next_eval: int = 0
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    """Time trained and processor time used, over all resumes."""
-    best_step: int = -1
-    best_merit: tuple[float, float] = (0.0, 0.0)
 
 
 class Trainer:
@@ -114,12 +59,12 @@ class Trainer:
         self.policy.publish(self.best_weights)
         self.metrics = MetricsLog(run)
         self._random_rng, self._noise_rng, self._replay_rng = generators(config.seed, 3)
-        self._returns: list[float] = []
-        self._success_rate: float | None = None
+        self.saved: int | None = None
+        """Step of the last checkpoint this process wrote."""
         self._halvings = 0
-        self._saved_at = self._logged_at = self._started = time.monotonic()
+        self._saved_at = self._started = time.monotonic()
         self._cpu_started = time.process_time()
-        self._logged_step = self._logged_updates = 0
+        self._timed = (self._started, 0, 0)
 
     def train(self, stop: Stop) -> bool:
         """Train until the configured step or a stop; save; return whether the run is finished.
@@ -127,59 +72,74 @@ class Trainer:
         Whatever the environment or the update raises is raised again once everything is saved; NonFinite is
         raised for a NaN, and for a learner whose steps are all skipped.
         """
-        self._logged_at = time.monotonic()
-        self._started = self._logged_at - self.at.wall_s
+        now = time.monotonic()
+        self._started = now - self.at.wall_s
         self._cpu_started = time.process_time() - self.at.cpu_s
-        self._logged_step, self._logged_updates = self.at.step, self.agent.updates
+        self._timed = (now, self.at.step, self.agent.updates)
         if self.at.step == 0:
             self.save()
         try:
             while self.at.step < self.config.steps and not stop.requested:
                 self._train_episode(stop)
-                self._between_episodes()
-        except Exception:
+                self._between_episodes(stop)
+            finished = self.at.step >= self.config.steps
+            if finished and self.at.step % LOG_STEPS:
+                self._log()
+        except CheckpointError:
+            raise
+        except Exception as error:
             self.replay.cut()
-            self.at.episode += 1
-            self.save()
+            self._save_after(error)
             raise
         self.save()
-        return self.at.step >= self.config.steps
+        return finished
+
+    def _save_after(self, error: Exception) -> None:
+        try:
+            self.save()
+        except CheckpointError as unsaved:
+            raise CheckpointError(f"{error}; and nothing could be saved: {unsaved}") from error
 
     def _train_episode(self, stop: Stop) -> None:
-        obs, _ = self.env.reset(seed=episode_seed(self.config.seed, TRAINING, self.at.episode))
-        seen = self._normalised(obs)
+        seed = episode_seed(self.config.seed, TRAINING, self.at.episode)
+        self.at.episode += 1
+        raw, _ = self.env.reset(seed=seed)
+        obs = self._finite(raw)
         total, last_step = 0.0, self.config.steps + OVERTIME_STEPS
         while True:
             action, chosen = self._choose(obs)
-            obs, reward, terminated, truncated, _ = self.env.step(action)
-            if not np.isfinite(reward):
-                raise NonFinite(f"step {self.at.step}: the reward is {reward}")
-            before, seen = seen, self._normalised(obs)
-            self.replay.add(before, chosen, float(reward), bool(terminated), bool(truncated), seen)
+            raw, reward, terminated, truncated, _ = self.env.step(action)
+            reward = finite_reward(reward, f"step {self.at.step}")
+            before, obs = obs, self._finite(raw)
+            seen = self.interface.normalizer
+            self.replay.add(seen(before), chosen, reward, bool(terminated), bool(truncated), seen(obs))
             self.at.step += 1
-            total += float(reward)
+            total += reward
             self._learn()
             if terminated or truncated:
                 break
             if stop.urgent or self.at.step >= last_step:
                 self.replay.cut()
                 break
-        self.at.episode += 1
-        self._returns.append(total)
+            self._log_when_due()
+            if self._save_is_due():
+                self.save()
+        self.at.returns.append(total)
 
-    def _normalised(self, obs: Vector) -> Vector:
-        require_finite(obs, self.interface.obs_names, f"step {self.at.step}")
-        return self.interface.normalizer(np.asarray(obs, dtype=np.float32))
+    def _finite(self, obs: Any) -> Vector:
+        return finite_obs(obs, self.interface.obs_names, f"step {self.at.step}")
 
     def _choose(self, obs: Vector) -> tuple[Vector, Vector]:
         """Return the action [A] in the environment's units, and as stored, in [-1, 1]."""
-        offset, scale = self.interface.action_offset, self.interface.action_scale
+        width = len(self.interface.action_names)
         if self.at.step < self.config.random_steps:
-            chosen = self._random_rng.uniform(-1, 1, len(scale)).astype(np.float32)
-            return offset + scale * chosen, chosen
-        noise = self._noise_rng.standard_normal(len(scale), dtype=np.float32)
-        action = self.policy.act(np.asarray(obs, dtype=np.float32), noise)
-        return action, np.clip((action - offset) / scale, -1, 1)
+            chosen = self._random_rng.uniform(-1, 1, width).astype(np.float32)
+            return self.interface.in_units(chosen), chosen
+        action = self._act(obs, self._noise_rng.standard_normal(width, dtype=np.float32))
+        return action, self.interface.stored(action)
+
+    def _act(self, obs: Vector, noise: Vector | None = None) -> Vector:
+        return self.interface.allowed(self.policy.act(obs, noise))
 
     def _learn(self) -> None:
         """Make the updates that are due, and let the policy act with the result."""
@@ -203,26 +163,31 @@ class Trainer:
             "action_scale": face.action_scale,
         }
 
-    def _between_episodes(self) -> None:
-        if self.at.step >= self.at.next_eval:
-            self._evaluate()
+    def _between_episodes(self, stop: Stop) -> None:
+        evaluated = self.at.step >= self.at.next_eval and self._evaluate(stop)
+        self._log_when_due()
+        if evaluated or self._save_is_due():
             self.save()
-        elif time.monotonic() - self._saved_at > self.config.checkpoint_seconds:
-            self.save()
-        if self.at.step - self._logged_step >= LOG_STEPS or self.at.step >= self.config.steps:
-            self._log()
 
-    def _evaluate(self) -> None:
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at > self.config.checkpoint_seconds
+
+    def _evaluate(self, stop: Stop) -> bool:
+        """Judge the policy and keep it if it is the best; return whether that came to an end before an urgent stop."""
         every = self.config.eval_every
-        self.at.next_eval = (self.at.step // every + 1) * every
         seeds = [episode_seed(self.config.seed, SELECTION, i) for i in range(self.config.eval_episodes)]
-        episodes = run_episodes(self.eval_env, self.policy.act, seeds, self.interface.obs_names)
+        names = self.interface.obs_names
+        episodes = run_episodes(self.eval_env, self._act, seeds, names, stopped=lambda: stop.urgent)
+        if len(episodes) < len(seeds):
+            return False
+        self.at.next_eval = (self.at.step // every + 1) * every
         summary = summarise(episodes)
-        self._success_rate = summary.success_rate
+        self.at.success_rate = summary.success_rate
         self.metrics.write("eval", self._evaluation_row(summary))
         if self.at.best_step < 0 or summary.merit > self.at.best_merit:
             self.at.best_step, self.at.best_merit = self.at.step, summary.merit
             self.best_weights = {name: value.copy() for name, value in self._weights().items()}
+        return True
 
     def _evaluation_row(self, summary: Summary) -> dict[str, float]:
         row = {"step": self.at.step, "return_mean": summary.return_mean, "wall_s": self._wall()}
@@ -235,14 +200,24 @@ class Trainer:
     def _wall(self) -> float:
         return time.monotonic() - self._started
 
+    def _log_when_due(self) -> None:
+        if self.at.step % LOG_STEPS == 0:
+            self._log()
+            self.at.returns.clear()
+            self.at.logged_updates = self.agent.updates
+            self._timed = (time.monotonic(), self.at.step, self.agent.updates)
+
     def _log(self) -> None:
-        """Read the learner's tensors, write a row, report, and raise NonFinite when the learner is dead."""
+        """Read the learner's tensors, write a row, report, and raise NonFinite when the learner is dead.
+
+        A row is of the window of LOG_STEPS steps it falls into, whichever processes made them; speeds are of this one.
+        """
         reading = self.agent.read_metrics()
-        now = time.monotonic()
-        steps, updates = self.at.step - self._logged_step, self.agent.updates - self._logged_updates
-        speed = updates / max(now - self._logged_at, 1e-9)
-        ratio = updates / max(steps, 1)
-        mean_return = float(np.mean(self._returns)) if self._returns else float("nan")
+        then, step_then, updates_then = self._timed
+        seconds = max(time.monotonic() - then, 1e-9)
+        speed = (self.agent.updates - updates_then) / seconds
+        ratio = (self.agent.updates - self.at.logged_updates) / ((self.at.step - 1) % LOG_STEPS + 1)
+        mean_return = float(np.mean(self.at.returns)) if self.at.returns else float("nan")
         row = {
             "step": self.at.step,
             "episode_return": mean_return,
@@ -252,26 +227,25 @@ class Trainer:
             "wall_s": self._wall(),
         }
         self.metrics.write("train", row | reading.row)
-        seconds = (self.config.steps - self.at.step) * (now - self._logged_at) / max(steps, 1)
+        left = (self.config.steps - self.at.step) * seconds / max(self.at.step - step_then, 1)
         self.report(
             Progress(
                 self.at.step,
                 self.config.steps,
                 mean_return,
-                self._success_rate,
+                self.at.success_rate,
                 reading.row["alpha"],
                 speed,
                 ratio,
-                max(seconds, 0.0),
+                max(left, 0.0),
                 self._new_event(reading.halvings, reading.culprit),
             )
         )
-        self._returns.clear()
-        self._logged_at, self._logged_step, self._logged_updates = now, self.at.step, self.agent.updates
         if reading.dead:
             raise NonFinite(
                 f"step {self.at.step}: the {reading.dead} learner skipped every step lately (its gradients are not "
-                f"finite at loss scale {reading.row[f'{reading.dead}_scale']:g}); lower its learning rate"
+                f"finite at loss scale {reading.row[f'{reading.dead}_scale']:g}); start a new run with a lower "
+                f"{reading.dead}_lr"
             )
 
     def _new_event(self, halvings: int, culprit: str) -> str:
@@ -296,14 +270,19 @@ class Trainer:
             "replay": self.replay.state(),
         }
         save_checkpoint(self.run, self.at.step, tensors, state)
-        self._saved_at = time.monotonic()
+        self._saved_at, self.saved = time.monotonic(), self.at.step
 
-    def resume(self) -> int:
-        """Take up the newest checkpoint; return how many stored transitions are newer than it.
+    def resume(self) -> Recovery:
+        """Take up the newest checkpoint; return how the replay stood to it.
 
-        None are after a clean stop. Raises CheckpointError when the checkpoint is damaged or another agent's.
+        A run that was killed before its first step has neither, and begins. Raises CheckpointError when the checkpoint
+        is damaged, another agent's, or newer than the replay.
         """
+        added = self.replay.added_since({"written": 0, "added": 0})
+        if added == 0 and not checkpoint_steps(self.run):
+            return Recovery()
         step, tensors, state = load_checkpoint(self.run)
+        recovery = self._compared(state["replay"], added)
         try:
             self.agent.restore(_under("agent.", tensors))
             self.best_weights = {name: value.numpy() for name, value in _under("best.", tensors).items()}
@@ -317,9 +296,24 @@ class Trainer:
                 f"the checkpoint at step {step} of {self.run} was made with another configuration ({error}); "
                 "restore the run's own config.toml"
             ) from error
-        self.metrics.truncate_after(self.at.step)
+        try:
+            self.metrics.truncate_after(self.at.step)
+        except OSError as error:
+            raise Refused(f"cannot write {self.run}: {error}; make it writable, with room, then resume") from error
         self.policy.publish(self._weights())
-        return self.replay.added_since(state["replay"])
+        self._halvings = self.agent.read_metrics().halvings
+        return recovery
+
+    def _compared(self, saved: dict[str, int], added: int) -> Recovery:
+        """Return how the replay, of `added` transitions, stands to the state in the checkpoint."""
+        if added == 0:
+            return Recovery(missing=saved["added"])
+        try:
+            return Recovery(newer=self.replay.added_since(saved))
+        except ReplayError as error:
+            raise CheckpointError(
+                f"{self.run}: {error}; put the run's own replay back, or delete the file to go on with an empty one"
+            ) from error
 
     def _rngs(self) -> tuple[np.random.Generator, ...]:
         return self._random_rng, self._noise_rng, self._replay_rng

@@ -11,16 +11,19 @@ import numpy as np
 import torch
 
 from edge_sac.agent import Agent
-from edge_sac.commands.environment import Environment, environment
+from edge_sac.commands.environment import Environment, calibrated, environment
 from edge_sac.config import Config
 from edge_sac.contract import Contract
 from edge_sac.device import choose_device
+from edge_sac.errors import Refused
 from edge_sac.half_matmul import MatmulPath, probe
+from edge_sac.interface import Interface
 from edge_sac.normalizer import Normalizer
 from edge_sac.precision import precision
 from edge_sac.replay import Replay
-from edge_sac.run_folder import REPLAY, Start, create_run, read_run, refuse_occupied
-from edge_sac.trainer import Interface, Progress, Trainer
+from edge_sac.run_folder import REPLAY, Start, new_folder, read_run, refuse_occupied
+from edge_sac.run_state import Progress, Recovery
+from edge_sac.trainer import Trainer
 
 
 class Run(NamedTuple):
@@ -30,15 +33,14 @@ class Run(NamedTuple):
     config: Config
     start: Start
     environment: Environment
-    newer: int
-    """Transitions in the replay that are newer than the checkpoint: above 0 after a kill."""
+    recovery: Recovery
 
 
 def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Run:
     """Return a run in a folder of its own, its choices written down. Raises Refused, with nothing written."""
     refuse_occupied(run)
     chosen = precision(config.precision, config.target or None, config.kahan_actor)
-    where = environment(config)
+    where = calibrated(environment(config), config.seed)
     device = choose_device(config.device)
     # Resolved once, so that resuming elsewhere is refused instead of being different.
     robot = str(Path(config.robot).resolve()) if config.robot.endswith(".toml") else config.robot
@@ -46,8 +48,8 @@ def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Ru
     torch.set_num_threads(config.threads)
     path = probe(device, chosen.dtype)
     start = Start(where.contract, _name(path.compute), path.reason)
-    create_run(run, config, start)
-    return _assemble(run, config, start, where, report, fresh=True)
+    with new_folder(run, config, start):
+        return Run(_trainer(run, config, start, where, report), config, start, where, Recovery())
 
 
 def existing_run(run: Path, config: Config | None, report: Callable[[Progress], None]) -> Run:
@@ -59,18 +61,17 @@ def existing_run(run: Path, config: Config | None, report: Callable[[Progress], 
     config = config or own
     where = environment(config)
     start.contract.check_fits(where.contract)
-    return _assemble(run, config, start, where, report, fresh=False)
+    trainer = _trainer(run, config, start, where, report)
+    try:
+        return Run(trainer, config, start, where, trainer.resume())
+    except BaseException:
+        trainer.close()
+        raise
 
 
-def _assemble(
-    run: Path,
-    config: Config,
-    start: Start,
-    where: Environment,
-    report: Callable[[Progress], None],
-    *,
-    fresh: bool,
-) -> Run:
+def _trainer(
+    run: Path, config: Config, start: Start, where: Environment, report: Callable[[Progress], None]
+) -> Trainer:
     torch.set_num_threads(config.threads)
     chosen = precision(config.precision, config.target or None, config.kahan_actor)
     interface = _interface(start.contract)
@@ -78,7 +79,10 @@ def _assemble(
     path = MatmulPath(chosen.dtype, getattr(torch, start.compute), start.reason)
     agent = Agent(obs_dim, action_dim, config.agent, chosen, path, choose_device(config.device), config.seed)
     folder = run / REPLAY
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}; make {run} writable") from error
     replay = Replay(
         config.replay_capacity,
         obs_dim,
@@ -88,14 +92,15 @@ def _assemble(
         interface.obs_names,
         interface.action_names,
     )
-    trainer = Trainer(run, config, interface, where.make(), where.make(), agent, replay, report)
-    return Run(trainer, config, start, where, 0 if fresh else trainer.resume())
+    try:
+        return Trainer(run, config, interface, where.make(), where.make(), agent, replay, report)
+    except BaseException:
+        replay.close()
+        raise
 
 
 def _interface(contract: Contract) -> Interface:
     observed, driven = contract.observation, contract.action
-    lower = np.array([channel.lower for channel in driven], np.float32)
-    upper = np.array([channel.upper for channel in driven], np.float32)
     return Interface(
         obs_names=[channel.name for channel in observed],
         action_names=[channel.name for channel in driven],
@@ -103,8 +108,8 @@ def _interface(contract: Contract) -> Interface:
             np.array([channel.mean for channel in observed], np.float32),
             np.array([channel.scale for channel in observed], np.float32),
         ),
-        action_offset=((lower + upper) / 2).astype(np.float32),
-        action_scale=((upper - lower) / 2).astype(np.float32),
+        action_lower=np.array([channel.lower for channel in driven], np.float32),
+        action_upper=np.array([channel.upper for channel in driven], np.float32),
     )
 
 

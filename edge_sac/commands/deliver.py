@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,9 +11,11 @@ from edge_sac import __version__
 from edge_sac.agent import actor_shape, policy_weights
 from edge_sac.checkpoint import load_checkpoint
 from edge_sac.commands.evaluate import judge, write_json
+from edge_sac.commands.terminal import command, tensorboard
 from edge_sac.contract import Training
 from edge_sac.errors import Refused
 from edge_sac.export import export_policy
+from edge_sac.metrics import FILE as METRICS
 from edge_sac.metrics import read_metrics
 from edge_sac.plots import report_figure, save_figure
 from edge_sac.run_folder import CONFIG, EVALUATION, POLICY, REPORT, read_run
@@ -27,24 +28,25 @@ def deliver(run: Path, console: Console) -> int:
     which = export_run(run, run / POLICY)
     judgement = judge(run / POLICY, JUDGED_EPISODES, read_run(run)[0])
     write_json(run / EVALUATION, judgement)
-    save_figure(report_figure(read_metrics(run)), run / REPORT)
+    try:
+        save_figure(report_figure(read_metrics(run)), run / REPORT)
+    except OSError as error:
+        raise Refused(f"cannot write {run / REPORT}: {error}; make room, then: {command('resume', run)}") from error
     lines = [
         f"{run / POLICY}: {which}; {judgement.line()}",
         f"{run / REPORT}: return, success, temperature and loss scale over the run",
-        f"{run}/metrics.csv, and TensorBoard: tensorboard --logdir {run}",
+        f"{run / EVALUATION}: each of those episodes",
+        f"{run / CONFIG}: every setting; trains the same again with train --config",
+        f"{run / METRICS}: the numbers over the run; as pictures in a browser:",
+        f"  {tensorboard(run)}",
         "Drive the policy:",
-        f"  {command()} eval {run / POLICY}",
+        f"  {command('eval', run / POLICY)}",
         "Train on:",
-        f"  {command()} resume {run} --steps 20000",
+        f"  {command('resume', run, '--steps', '20000')}",
     ]
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line)
     return 0
-
-
-def command() -> str:
-    """Return how this program was called, so that a printed line can be pasted back."""
-    return sys.argv[0] if Path(sys.argv[0]).name == "edge-sac" and "/" in sys.argv[0] else "edge-sac"
 
 
 def export_run(run: Path, path: Path, *, last: bool = False) -> str:
@@ -56,7 +58,7 @@ def export_run(run: Path, path: Path, *, last: bool = False) -> str:
     config, start = read_run(run)
     step, tensors, state = load_checkpoint(run)
     if "recorded" not in tensors:
-        raise Refused(f"{run} has not seen a single step; train it first: edge-sac resume {run}")
+        raise Refused(f"{run} has not seen a single step; train it first: {command('resume', run)}")
     best_step = int(state["counters"]["best_step"])
     last = last or best_step < 0
     weights = {name.removeprefix("best."): value.numpy() for name, value in tensors.items() if name.startswith("best.")}

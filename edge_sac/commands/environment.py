@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -15,7 +15,7 @@ from gymnasium.spaces import Box
 from edge_sac.config import Config
 from edge_sac.contract import ActionChannel, Contract, ObservationChannel
 from edge_sac.errors import ConfigError, NonFinite
-from edge_sac.evaluation import require_finite
+from edge_sac.evaluation import finite_obs, finite_reward
 from edge_sac.normalizer import resolving
 from edge_sac.seeding import CALIBRATION, episode_seed
 from robots.robot_file import load_robot
@@ -33,7 +33,7 @@ class Environment:
 
     make: Callable[[], Any]
     contract: Contract
-    """Of the environment alone: nothing in it about weights or training."""
+    """Of the environment alone: nothing about weights or training, and no normaliser of a Gymnasium environment."""
     physics: str
     """What the twin runs on; auto where there is no twin."""
     description: str
@@ -84,69 +84,79 @@ def _gymnasium(config: Config) -> Environment:
     def make() -> gymnasium.Env[Any, Any]:
         try:
             return gymnasium.make(config.env)
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            raise ConfigError(f"environment {config.env!r} cannot be made: {error}") from error
+        except Exception as error:  # whatever another project's constructor raises is the finding
+            raise ConfigError(f"environment {config.env!r} cannot be made: {type(error).__name__}: {error}") from error
 
     env = make()
     try:
-        contract = _space_contract(config, env)
+        contract = _space_contract(config.env, env)
     finally:
         env.close()
     return Environment(make, contract, "auto", f"environment {config.env}")
 
 
-def _space_contract(config: Config, env: gymnasium.Env[Any, Any]) -> Contract:
+def _space_contract(name: str, env: gymnasium.Env[Any, Any]) -> Contract:
     action, observed = env.action_space, env.observation_space
     for what, space in (("action", action), ("observation", observed)):
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ConfigError(f"{config.env}: the {what} space is {space}; a Box of one dimension is needed")
+            raise ConfigError(f"{name}: the {what} space is {space}; a Box of one dimension is needed")
     assert isinstance(action, Box)
     assert isinstance(observed, Box)
-    if not action.is_bounded():
-        raise ConfigError(f"{config.env}: the action space is {action}; every action needs finite bounds")
-    normalizer = resolving(_random_observations(config, env))
+    if not (action.is_bounded() and np.issubdtype(action.dtype, np.floating)):
+        raise ConfigError(f"{name}: the action space is {action}; every action must be continuous, with finite bounds")
     channels = [
-        ObservationChannel(
-            name=f"obs[{i}]",
-            unit="1",
-            lower=_bound(low),
-            upper=_bound(high),
-            mean=float(mean),
-            scale=float(scale),
-        )
-        for i, (low, high, mean, scale) in enumerate(
-            zip(observed.low, observed.high, normalizer.mean, normalizer.scale, strict=True)
-        )
+        ObservationChannel(name=f"obs[{i}]", unit="1", lower=_bound(low), upper=_bound(high), mean=0.0, scale=1.0)
+        for i, (low, high) in enumerate(zip(observed.low, observed.high, strict=True))
     ]
     driven = [
         ActionChannel(name=f"action[{i}]", unit="1", lower=float(low), upper=float(high))
         for i, (low, high) in enumerate(zip(action.low, action.high, strict=True))
     ]
-    return Contract(robot=config.env, kind="gym", observation=tuple(channels), action=tuple(driven))
+    return Contract(robot=name, kind="gym", observation=tuple(channels), action=tuple(driven))
 
 
 def _bound(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _random_observations(config: Config, env: gymnasium.Env[Any, Any]) -> Any:
+def calibrated(where: Environment, seed: int) -> Environment:
+    """Return the environment with the normaliser that random actions show to be needed; a robot's file has its own.
+
+    Raises ConfigError for an environment that gives a NaN already here.
+    """
+    if where.contract.kind == "robot":
+        return where
+    env = where.make()
+    try:
+        normalizer = resolving(_random_observations(env, where.contract, seed))
+    except NonFinite as error:
+        raise ConfigError(f"{where.contract.robot} under random actions: {error}; mend the environment") from error
+    finally:
+        env.close()
+    channels = [
+        msgspec.structs.replace(channel, mean=float(mean), scale=float(scale))
+        for channel, mean, scale in zip(where.contract.observation, normalizer.mean, normalizer.scale, strict=True)
+    ]
+    return replace(where, contract=msgspec.structs.replace(where.contract, observation=tuple(channels)))
+
+
+def _random_observations(env: gymnasium.Env[Any, Any], contract: Contract, seed: int) -> Any:
     """Return [CALIBRATION_STEPS, O] observations under random actions, to see which channels fp16 resolves."""
-    rng = np.random.default_rng(episode_seed(config.seed, CALIBRATION, 0))
+    rng = np.random.default_rng(episode_seed(seed, CALIBRATION, 0))
     assert isinstance(env.action_space, Box)
-    names = [f"obs[{i}]" for i in range(env.observation_space.shape[0])]  # type: ignore[index]
+    names = [channel.name for channel in contract.observation]
     seen: list[Any] = []
     episode, ended = 0, True
     while len(seen) < CALIBRATION_STEPS:
         if ended:
-            obs, _ = env.reset(seed=episode_seed(config.seed, CALIBRATION, episode))
+            obs, _ = env.reset(seed=episode_seed(seed, CALIBRATION, episode))
             episode += 1
             ended = False
         else:
             action = rng.uniform(env.action_space.low, env.action_space.high).astype(env.action_space.dtype)
             obs, reward, terminated, truncated, _ = env.step(action)
             ended = bool(terminated or truncated)
-            if not np.isfinite(float(reward)):
-                raise NonFinite(f"{config.env}: the reward is {reward} under a random action")
-        require_finite(obs, names, f"{config.env} under random actions")
+            finite_reward(reward, f"step {len(seen)}")
+        finite_obs(obs, names, f"step {len(seen)}")
         seen.append(np.asarray(obs, dtype=np.float64))
     return np.stack(seen)

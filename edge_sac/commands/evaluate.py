@@ -17,7 +17,7 @@ from edge_sac.config import Config
 from edge_sac.errors import Refused
 from edge_sac.evaluation import Episode, Summary, run_episodes, summarise
 from edge_sac.policy import Policy
-from edge_sac.run_folder import CONFIG, POLICY, read_run
+from edge_sac.run_folder import POLICY, is_run, read_run
 from edge_sac.seeding import JUDGEMENT, episode_seed
 
 
@@ -82,6 +82,8 @@ def evaluate(
     console: Console,
 ) -> int:
     """Judge a policy file, or the policy of a run folder; print a table, write JSON; return the exit code."""
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        raise Refused(f"cannot write {output}; give a file name in a folder that exists")
     config = None
     if where.is_dir():
         config, path = read_run(where)[0], where / POLICY
@@ -89,19 +91,16 @@ def evaluate(
             raise Refused(f"{where} has no {POLICY} yet; write it with: edge-sac export {where}")
     elif where.is_file():
         path = where
-        if (where.parent / CONFIG).is_file():
+        if is_run(where.parent):
             config = read_run(where.parent)[0]
     else:
         raise Refused(f"{where} does not exist; give a run folder or a policy file")
     judgement = judge(path, episodes, _overridden(config, robot, physics), seed)
-    console.print(f"{judgement.environment}; policy {path}", highlight=False, soft_wrap=True)
+    console.print(f"{judgement.environment}; policy {path}")
     for index, episode in enumerate(judgement.episodes):
         held = "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
-        console.print(
-            f"episode {index:3d}  return {episode.episode_return:8.1f}  steps {episode.length:5d}{held}",
-            highlight=False,
-        )
-    console.print(judgement.line(), highlight=False, soft_wrap=True)
+        console.print(f"episode {index:3d}  return {episode.episode_return:8.1f}  steps {episode.length:5d}{held}")
+    console.print(judgement.line())
     if output is not None:
         write_json(output, judgement)
     return 0

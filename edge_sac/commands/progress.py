@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from edge_sac.trainer import Progress
+from edge_sac.run_state import Progress
 
 QUIET_SECONDS = 20.0
 """Between two lines where the output is no terminal."""
@@ -47,13 +47,13 @@ class StatusLine:
     def __call__(self, progress: Progress) -> None:
         """Show where the run stands, and what happened."""
         if progress.message:
-            self._console.print(f"step {progress.step}: {progress.message}", highlight=False)
+            self._console.print(f"step {progress.step}: {progress.message}")
         text = describe(progress)
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress.step, total=progress.steps, description=text)
         elif time.monotonic() - self._printed >= QUIET_SECONDS or progress.step >= progress.steps:
             self._printed = time.monotonic()
-            self._console.print(f"step {progress.step}/{progress.steps}  {text}", highlight=False, soft_wrap=True)
+            self._console.print(f"step {progress.step}/{progress.steps}  {text}")
 
 
 def describe(progress: Progress) -> str:

@@ -13,7 +13,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """While entered, a first signal requests a stop at the episode's end, a second one at once."""
+    """While entered, a first signal requests a stop at the episode's end, a second one at once.
+
+    A lost terminal that is ignored already stays so: that is how nohup lets a run outlive it.
+    """
 
     def __init__(self) -> None:
         self._first: float | None = None
@@ -36,6 +39,8 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         for number in SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue
             self._before[number] = signal.signal(number, self._note)
         return self
 
