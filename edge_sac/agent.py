@@ -102,7 +102,8 @@ class Agent:
         hidden = tuple(config.hidden)
         self.actor = actor_shape(obs_dim, action_dim, hidden)
         self.critic = Mlp(2, (obs_dim + action_dim, *hidden, 1))
-        initial = torch.Generator().manual_seed(seed)
+        streams = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(1)
+        initial = torch.Generator().manual_seed(int(streams[0]))
         psi = self._initialised(self.critic, initial)
         theta = self._initialised(self.actor, initial)
         log_alpha = torch.zeros(ALIGN, dtype=precision.dtype, device=device)
@@ -111,7 +112,7 @@ class Agent:
         self.critic_optim = self._optimiser(psi, config.critic_lr, precision.kahan_gradients, self.target)
         self.actor_optim = self._optimiser(theta, config.actor_lr, precision.kahan_actor)
         self.alpha_optim = self._optimiser(log_alpha, config.alpha_lr, precision.kahan_gradients)
-        self.generator = torch.Generator(device=device).manual_seed(seed)
+        self.generator = torch.Generator(device=device).manual_seed(int(streams[1]))
         self.metrics = torch.zeros(len(METRICS), device=device)
         """The last update's METRICS, on the device."""
 
@@ -232,10 +233,17 @@ class Agent:
         return found
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Take up a saved state; raises KeyError or RuntimeError when it is another agent's."""
+        """Take up a saved state; raises KeyError or ValueError, with nothing changed, when it is another agent's."""
+        for key, value in self.state().items():
+            given = saved[key]
+            if given.shape != value.shape or given.dtype != value.dtype:
+                raise ValueError(
+                    f"{key} is {list(given.shape)} of {given.dtype}; expected {list(value.shape)} of {value.dtype}"
+                )
         for name, optim in self._optimisers().items():
             for key, value in optim.state().items():
                 value.copy_(saved[f"{name}.{key}"])
+            optim.loss_scale.revive()
         self.generator.set_state(saved["generator"].cpu())
         self.updates = int(saved["updates"])
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CHUNK = 16_384
-"""Elements: four fp32 temporaries of this length fit in a core's second-level cache."""
+CHUNK = 65_536
+"""Elements on a CPU: fewer and longer operations beat cache-sized ones up to here (measured)."""
+CUDA_CHUNK = 1_048_576
+"""On CUDA each operation is a launch, and the temporaries only have to stay small beside the rest: 16 MiB."""
 
 
-def spans(length: int) -> list[slice]:
-    """Return the slices of at most CHUNK elements that cover `length`."""
-    return [slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
+def chunk(length: int, device: torch.device) -> int:
+    """Return how many elements of a buffer of `length` are worked on at a time."""
+    return min(length, CUDA_CHUNK if device.type == "cuda" else CHUNK)
+
+
+def spans(buffer: Tensor) -> list[slice]:
+    """Return the slices of one chunk each that cover a flat buffer."""
+    length, step = len(buffer), chunk(len(buffer), buffer.device)
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def largest(values: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ FINITE_STEPS_TO_GROW = 10_000
 GROWTH_MARGIN = 1.1
 SKIPS_TO_GIVE_UP = 20
 FLOOR = 1.0
+CEILING = 2.0**40
+"""Where gradients are all zero nothing else would stop the growth before fp32 overflows."""
 
 
 class LossScale:
@@ -27,25 +29,30 @@ class LossScale:
         self.skip_streak = torch.zeros((), dtype=torch.int32, device=device)
         self.skipped = torch.zeros((), dtype=torch.int32, device=device)
         self.exhausted = torch.zeros((), dtype=torch.bool, device=device)
-        """Set for good by 20 skips in a row, or by a skip when the scale has no room left above 1."""
+        """Set by 20 skips in a row, by a skip when the scale has no room left above 1, or by a lost moment."""
 
-    def advance(self, finite: Tensor, peak: Tensor, largest: float) -> None:
+    def advance(self, finite: Tensor, peak: Tensor, room: float) -> None:
         """Count one step and move the scale.
 
-        `finite` [] tells whether the step's gradient was; `peak` [] is the largest moment in scaled units and
-        `largest` what its dtype can hold.
+        `finite` [] tells whether the step's gradient was; `peak` [] is the largest moment in scaled units, and
+        `room` the largest that may be doubled with the scale.
         """
         self.skip_streak.add_(1).mul_(~finite)
         self.skipped.add_(~finite)
-        self.exhausted.logical_or_(self.skip_streak >= SKIPS_TO_GIVE_UP)
+        self.exhausted.logical_or_((self.skip_streak >= SKIPS_TO_GIVE_UP) | ~torch.isfinite(peak))
         self.finite_streak.add_(1).mul_(finite)
         if not self.enabled:
             return
         self.exhausted.logical_or_(~finite & (self.scale * 0.5 < FLOOR))
-        grow = (self.finite_streak > FINITE_STEPS_TO_GROW) & (GROWTH_MARGIN * 2 * peak <= largest)
+        grow = (self.finite_streak > FINITE_STEPS_TO_GROW) & (GROWTH_MARGIN * 2 * peak <= room)
         factor = torch.where(finite, torch.where(grow, 2.0, 1.0), 0.5)
-        self.scale.mul_(factor).clamp_(min=FLOOR)
+        self.scale.mul_(factor).clamp_(FLOOR, CEILING)
         self.finite_streak.mul_(~grow)
+
+    def revive(self) -> None:
+        """Let a learner that had given up try again, as when its run is resumed after its cause was mended."""
+        self.skip_streak.mul_(~self.exhausted)
+        self.exhausted.fill_(False)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint must hold."""

@@ -31,11 +31,16 @@ def critic_loss(q: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean(alpha log_prob - min q), its derivative by `q` [2, B] and by `log_prob` [B]."""
+    """Return mean(alpha log_prob - min q), its derivative by `q` [2, B] and by `log_prob` [B].
+
+    A q that is not finite has no derivative: it is NaN there, so that the step is skipped instead of being taken
+    along the entropy alone.
+    """
     batch = q.shape[-1]
-    smaller = torch.stack((q[0] <= q[1], q[0] > q[1]))
-    lower = torch.where(smaller[0], q[0], q[1]).float()
-    return (alpha * log_prob - lower).mean(), smaller.float() / -batch, (alpha / batch).expand_as(log_prob)
+    first = q[0] <= q[1]
+    lower = torch.where(first, q[0], q[1]).float()
+    grad_q = torch.where(torch.isfinite(q), torch.stack((first, ~first)).float() / -batch, torch.nan)
+    return (alpha * log_prob - lower).mean(), grad_q, (alpha / batch).expand_as(log_prob)
 
 
 def alpha_loss(log_prob: Tensor, alpha: Tensor, target_entropy: float) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,7 @@ class KahanTarget:
     def follow(self, psi: Tensor, tau: float) -> None:
         """Move S by tau towards C psi, fp32 inside, each result stored once."""
         self._guard(psi)
-        for span in spans(len(psi)):
+        for span in spans(psi):
             step = psi[span].float().mul_(self.scale).sub_(self.scaled[span]).mul_(tau)
             kahan_add(
                 self.scaled[span],
@@ -110,9 +110,11 @@ class KahanTarget:
                 self._always,
             )
 
-    def form(self, psi: Tensor, out: Tensor) -> Tensor:  # noqa: ARG002
+    def form(self, psi: Tensor, out: Tensor) -> Tensor:
         """Write S / C to `out`."""
-        return out.copy_(self.scaled.float() / self.scale)
+        for span in spans(psi):
+            out[span] = self.scaled[span].float().div_(self.scale)
+        return out
 
     def state(self) -> dict[str, Tensor]:
         """Return S, its compensation, C and what the guard did."""

@@ -18,6 +18,7 @@ from edge_sac.config import AgentConfig
 from edge_sac.device import choose_device
 from edge_sac.errors import Refused
 from edge_sac.half_matmul import probe
+from edge_sac.host_memory import keep_freed_memory
 from edge_sac.precision import precision
 from edge_sac.replay import Replay
 
@@ -42,6 +43,7 @@ def bench_update(
     Ratios are within a round and then the median over rounds: what else runs on the machine hits both alike.
     """
     torch.set_num_threads(threads)
+    keep_freed_memory()
     where = choose_device(device)
     learners = {name: _learner(name, width, batch, where) for name in precisions}
     times: dict[str, list[float]] = {name: [] for name in precisions}

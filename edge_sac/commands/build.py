@@ -17,6 +17,7 @@ from edge_sac.contract import Contract
 from edge_sac.device import choose_device
 from edge_sac.errors import Refused
 from edge_sac.half_matmul import MatmulPath, probe
+from edge_sac.host_memory import keep_freed_memory
 from edge_sac.interface import Interface
 from edge_sac.normalizer import Normalizer
 from edge_sac.precision import precision
@@ -73,6 +74,7 @@ def _trainer(
     run: Path, config: Config, start: Start, where: Environment, report: Callable[[Progress], None]
 ) -> Trainer:
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
     chosen = precision(config.precision, config.target or None, config.kahan_actor)
     interface = _interface(start.contract)
     obs_dim, action_dim = len(interface.obs_names), len(interface.action_names)

@@ -10,6 +10,7 @@ from edge_sac.config import AgentConfig
 from edge_sac.errors import ConfigError
 from edge_sac.half_matmul import MatmulPath
 from edge_sac.precision import PRESETS, Precision, precision
+from edge_sac.squashed_gaussian import sample
 
 CPU = torch.device("cpu")
 OBS, ACTION, SIZE = 5, 2, 32
@@ -55,14 +56,20 @@ def draw_action(output: torch.Tensor, generator: torch.Generator) -> tuple[torch
 
 
 def test_critic_and_actor_gradients_equal_autograd_of_the_losses_as_written_in_the_paper():
-    ours, data = agent("fp32"), batch(torch.float32)
-    generator = torch.Generator().manual_seed(0)
+    ours, data = agent("fp32", target_period=1, tau=0.2), batch(torch.float32)
+    for seed in range(1, 6):
+        ours.update(batch(torch.float32, seed))
+    # From here T differs from psi, and alpha from where it began.
+    target_psi = ours.target.value.clone()
+    assert (target_psi - ours.critic_optim.theta).abs().max() > 1e-4
+    generator = torch.Generator()
+    generator.set_state(ours.generator.get_state())
     psi = ours.critic_optim.theta.clone().requires_grad_()
     theta = ours.actor_optim.theta.clone().requires_grad_()
-    alpha = 0.1
+    alpha = float(ours.alpha)
     with torch.no_grad():
         next_action, next_log_prob = draw_action(forward(theta, ours.actor, data.next_obs[None])[0], generator)
-        next_q = forward(psi, ours.critic, torch.cat((data.next_obs, next_action), -1)[None])[..., 0].amin(0)
+        next_q = forward(target_psi, ours.critic, torch.cat((data.next_obs, next_action), -1)[None])[..., 0].amin(0)
         y = data.reward + 0.99 * ~data.terminated * (next_q - alpha * next_log_prob)
     q = forward(psi, ours.critic, torch.cat((data.obs, data.action), -1)[None])[..., 0]
     (by_psi,) = torch.autograd.grad(((q - y) ** 2).mean(1).sum(), psi)
@@ -74,8 +81,78 @@ def test_critic_and_actor_gradients_equal_autograd_of_the_losses_as_written_in_t
     q = forward(moved_psi, ours.critic, torch.cat((data.obs, action), -1)[None])[..., 0].amin(0)
     (by_theta,) = torch.autograd.grad((alpha * log_prob - q).mean(), theta)
     assert torch.allclose(ours.actor_optim.grad, by_theta, rtol=1e-3, atol=1e-5)
-    expected = alpha * float((-log_prob + ACTION).mean())
+    expected = alpha * float((-log_prob.detach() + ACTION).mean())
     assert float(ours.alpha_optim.grad[0]) == pytest.approx(expected, rel=1e-3)
+
+
+def test_each_network_is_seeded_with_its_own_loss_scale():
+    plain, scaled = agent("fp16"), agent("fp16")
+    scales = {"critic": 2.0**12, "actor": 2.0**9, "alpha": 2.0**6}
+    for name, optim in scaled._optimisers().items():
+        optim.loss_scale.scale.fill_(scales[name])
+    plain.update(batch())
+    scaled.update(batch())
+    for name, optim in scaled._optimisers().items():
+        ours, theirs = optim.grad.float() / scales[name], plain._optimisers()[name].grad.float() / 1e4
+        # Both are rounded to fp16, the smaller ones of the smaller scale to its subnormals.
+        assert (ours - theirs).norm() <= 0.01 * theirs.norm(), name
+
+
+@pytest.mark.parametrize("fix", ["hadam", "softplus", "normal"])
+def test_fix_that_is_switched_off_is_off_in_the_update(fix, monkeypatch):
+    seen = []
+
+    def spy(*given, **switches):
+        seen.append(switches)
+        return sample(*given, **switches)
+
+    monkeypatch.setattr("edge_sac.agent.sample", spy)
+    ours = agent(f"fp16-minus-{fix}")
+    ours.update(batch())
+    assert len(seen) == 2
+    assert all(switches == {"normal_fix": fix != "normal", "softplus_fix": fix != "softplus"} for switches in seen)
+    optims = ours._optimisers().values()
+    assert {optim.hypot for optim in optims} == {fix != "hadam"}
+
+
+def test_target_moves_by_tau_once_a_period():
+    ours = agent("fp32", target_period=2, tau=0.01)
+    start = ours.target.value.clone()
+    for seed in range(2):
+        ours.update(batch(torch.float32, seed))
+    exact = start + 0.01 * (ours.critic_optim.theta - start)
+    assert torch.allclose(ours.target.value, exact, rtol=0, atol=1e-7)
+
+
+def test_actor_takes_no_step_against_a_critic_that_is_not_finite():
+    ours = agent("fp16")
+    before = ours.actor_optim.theta.clone()
+    ours.critic.views(ours.critic_optim.theta)[1][0].fill_(float("nan"))
+    ours.update(batch())
+    assert torch.equal(ours.actor_optim.theta, before)
+    assert ours.read_metrics().row["skipped_actor"] == 1
+
+
+def test_restored_learner_that_had_given_up_may_try_again():
+    ours, data = agent("fp16"), batch()
+    data.reward[3] = float("nan")
+    for _ in range(20):
+        ours.update(data)
+    again = agent("fp16")
+    again.restore(ours.state())
+    assert again.read_metrics().dead == ""
+
+
+@pytest.mark.parametrize("change", ["shape", "dtype", "missing"])
+def test_state_of_another_agent_is_refused_and_changes_nothing(change):
+    ours, other = agent("fp16"), agent("fp16", hidden=(8, 8)) if change == "shape" else agent("fp32")
+    state = other.state()
+    if change == "missing":
+        state = {key: value for key, value in ours.state().items() if key != "critic.moments"}
+    before = ours.critic_optim.theta.clone()
+    with pytest.raises((KeyError, ValueError), match="critic"):
+        ours.restore(state)
+    assert torch.equal(ours.critic_optim.theta, before)
 
 
 def test_fp16_gradients_are_the_scaled_fp32_ones_to_half_precision():

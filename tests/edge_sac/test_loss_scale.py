@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edge_sac.loss_scale import FINITE_STEPS_TO_GROW, INITIAL, SKIPS_TO_GIVE_UP, LossScale
+from edge_sac.loss_scale import CEILING, FINITE_STEPS_TO_GROW, INITIAL, SKIPS_TO_GIVE_UP, LossScale
 
 CPU = torch.device("cpu")
 FINE, BAD = torch.tensor(True), torch.tensor(False)
@@ -65,6 +65,23 @@ def test_scale_never_falls_below_one_and_says_when_it_would():
     for _ in range(100):
         scale.advance(BAD, torch.tensor(1.0), LARGEST)
     assert float(scale.scale) == 1.0
+
+
+def test_scale_has_a_ceiling_where_nothing_ever_overflows():
+    scale = LossScale(CPU, enabled=True)
+    for _ in range(200):
+        scale.finite_streak.fill_(FINITE_STEPS_TO_GROW)
+        scale.advance(FINE, torch.tensor(0.0), LARGEST)
+    assert float(scale.scale) == CEILING
+    assert not bool(scale.exhausted)
+
+
+def test_moment_that_is_lost_ends_the_learner_and_a_resume_revives_it():
+    scale = LossScale(CPU, enabled=True)
+    scale.advance(FINE, torch.tensor(float("inf")), LARGEST)
+    assert bool(scale.exhausted)
+    scale.revive()
+    assert not bool(scale.exhausted)
 
 
 def test_disabled_scale_stays_one_and_still_counts_skips():

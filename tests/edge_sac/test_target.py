@@ -85,6 +85,31 @@ def test_kahan_target_halves_its_scale_before_a_large_weight_overflows_it(weight
     assert torch.allclose(formed.float(), psi.float(), rtol=2e-3)
 
 
+def test_halving_the_kahan_scale_leaves_target_and_compensation_where_they_were():
+    psi = torch.linspace(0.01, 5.9, 64).to(torch.float16)
+    target = KahanTarget(psi)
+    start = float(target.scale)
+    psi.add_(0.05)
+    for _ in range(10):
+        target.follow(psi, TAU)
+    assert bool((target.compensation != 0).any())
+    exact = (target.scaled.double() - target.compensation.double()) / float(target.scale)
+    psi[-1] = 7.5
+    before = psi.clone()
+    target._guard(psi)
+    assert float(target.scale) == start / 2
+    after = (target.scaled.double() - target.compensation.double()) / float(target.scale)
+    assert torch.equal(before, psi)
+    assert torch.allclose(after, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [7.0, 60_000.0])
+def test_kahan_target_can_begin_at_a_large_weight(weight):
+    psi = torch.full((8,), weight, dtype=torch.float16)
+    formed = KahanTarget(psi).form(psi, torch.empty_like(psi))
+    assert torch.allclose(formed.float(), psi.float(), rtol=2**-10)
+
+
 def test_lag_target_passes_the_weight_at_which_kahan_momentum_would_overflow():
     psi = torch.full((8,), 6.5, dtype=torch.float16)
     target = LagTarget(psi)
