@@ -60,16 +60,18 @@ class Cell:
 
 
 def grid(seeds: int, steps: int | None) -> list[Cell]:
-    """Return the cells: every variant on the same seeds, the pair that matters first, and one long run."""
+    """Return the cells, those that matter most first: fp16 beside fp32, one long run, then the other variants."""
     base: dict[str, Any] = {} if steps is None else {"steps": steps}
-    cells = [
-        Cell(variant, Config(seed=seed, **base, **changes))
-        for pair in (("fp16", "fp32"), ("fp16-target-kahan", "fp16-plain-actor"))
-        for seed in range(seeds)
-        for variant, changes in VARIANTS.items()
-        if variant in pair
-    ]
-    return [*cells, Cell(LONG, Config(seed=0, steps=steps or LONG_STEPS))]
+
+    def side_by_side(*variants: str) -> list[Cell]:
+        return [
+            Cell(variant, Config(seed=seed, **base, **VARIANTS[variant]))
+            for seed in range(seeds)
+            for variant in variants
+        ]
+
+    long = Cell(LONG, Config(seed=0, steps=steps or LONG_STEPS))
+    return [*side_by_side("fp16", "fp32"), long, *side_by_side("fp16-target-kahan", "fp16-plain-actor")]
 
 
 def reproduce(what: str, seeds: int, steps: int | None, jobs: int, cells: Path, console: Console) -> int:
