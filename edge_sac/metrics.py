@@ -61,7 +61,6 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("updates_per_s", "1/s", "updates per second since the last train record"),
     ("utd_ratio", "1", "achieved ratio of updates to environment steps since the last train record"),
     ("wall_s", "s", "time spent training, over all resumes"),
-    ("lost_updates", "1", "share of weight updates that vanished from the weights and their compensation"),
 )
 NAMES = tuple(name for name, _, _ in COLUMNS)
 _HEADER = ("step", "kind", *NAMES)
