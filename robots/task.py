@@ -1,11 +1,9 @@
-"""What a robot is to achieve: the interface of a task, and the one a description names."""
+"""What a robot is to achieve: the interface of a task."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from robots.errors import SpecError
 from robots.robot import RobotState
-from robots.spec import RobotSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,3 @@ class Task(Protocol):
     def step(self, state: RobotState) -> Outcome:
         """Return the outcome of the control step that led to state."""
         ...
-
-
-def make_task(spec: RobotSpec) -> Task:
-    """Return the task that the description names. Raises SpecError for an unknown one."""
-    from robots.furuta import SwingUp
-    from robots.reach import Reach
-
-    tasks: dict[str, type[SwingUp] | type[Reach]] = {"furuta-swing-up": SwingUp, "reach-zero": Reach}
-    if spec.task.name not in tasks:
-        raise SpecError(f"{spec.name}: task.name = {spec.task.name!r}: expected one of {sorted(tasks)}")
-    return tasks[spec.task.name](spec)

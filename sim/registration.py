@@ -13,7 +13,7 @@ from robots.env import RobotEnv
 from robots.errors import SpecError
 from robots.robot_file import load_robot
 from robots.spec import RobotSpec
-from robots.task import make_task
+from robots.tasks import make_task
 
 Physics: TypeAlias = Literal["pybullet", "equations"]
 CHOICES = ("auto", "pybullet", "equations")

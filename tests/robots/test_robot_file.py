@@ -126,7 +126,7 @@ def test_a_description_does_not_change() -> None:
 def test_a_robot_is_described_and_observed_without_gymnasium_pybullet_or_torch() -> None:
     script = (
         "import sys; import robots.robot_file, robots.robot, robots.observation, robots.action, robots.safety,"
-        "robots.task, robots.furuta, robots.fake; robots.task.make_task(robots.robot_file.load_robot('furuta'));"
+        "robots.tasks, robots.furuta, robots.fake; robots.tasks.make_task(robots.robot_file.load_robot('furuta'));"
         "print(sorted({'gymnasium', 'pybullet', 'torch', 'sim', 'edge_sac'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
