@@ -10,20 +10,16 @@ from __future__ import annotations
 import csv
 import io
 import os
-import sys
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sac.atomic import write_file
-from edge_sac.errors import MissingExtra, Refused
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from edge_sac.errors import Refused
+from edge_sac.events_file import EventsFile
 
 FILE = "metrics.csv"
 
@@ -77,7 +73,7 @@ class MetricsLog:
         self._run = run
         self._path = run / FILE
         self._tensorboard = tensorboard
-        self._writer: SummaryWriter | None = None
+        self._events: EventsFile | None = None
         self._purge_step: int | None = None
         try:
             if not self._path.exists() or self._path.stat().st_size == 0:
@@ -110,14 +106,20 @@ class MetricsLog:
         if written != len(line):
             raise Refused(f"{self._path}: {written} of {len(line)} bytes written: the disk is full; make room")
         if self._tensorboard:
-            if self._writer is None:
-                self._writer = _summary_writer(self._run, self._purge_step)
-            for name in row.keys() - {"step"}:
-                self._writer.add_scalar(f"{kind}/{name}", float(row[name]), step)
+            self._show(step, {f"{kind}/{name}": float(row[name]) for name in row if name != "step"})
+
+    def _show(self, step: int, values: Mapping[str, float]) -> None:
+        try:
+            if self._events is None:
+                self._events = EventsFile(self._run, self._purge_step)
+            self._events.write(step, values)
+        except OSError as error:
+            raise Refused(f"{self._run}: no events can be written: {error.strerror}; make room, then resume") from error
 
     def truncate_after(self, step: int) -> None:
         """Forget the records after step, which a resumed run writes again; call it before the first write."""
         os.close(self._file)
+        self._file = -1
         kept = [row for row in _rows(self._path) if int(row[0]) <= step]
         write_file(self._path, _lines([_HEADER, *kept]))
         self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -126,8 +128,6 @@ class MetricsLog:
     def flush(self) -> None:
         """Force what was written to the disk, against a power cut."""
         os.fsync(self._file)
-        if self._writer is not None:
-            self._writer.flush()
 
     def close(self) -> None:
         """Force everything to the disk and let go of the files; a second call does nothing."""
@@ -135,9 +135,9 @@ class MetricsLog:
             os.fsync(self._file)
             os.close(self._file)
             self._file = -1
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
 
 
 def read_metrics(run: Path) -> dict[str, NDArray[Any]]:
@@ -194,14 +194,3 @@ def _drop_torn_line(path: Path) -> None:
     content = path.read_bytes()
     if not content.endswith(b"\n"):
         os.truncate(path, content.rfind(b"\n") + 1)
-
-
-def _summary_writer(run: Path, purge_step: int | None) -> SummaryWriter:
-    # TensorBoard loads any TensorFlow it finds, hundreds of megabytes, unless a module of this name exists.
-    if "tensorflow" not in sys.modules:
-        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtra("TensorBoard is not installed: pip install 'edge-sac[train]'") from error
-    return SummaryWriter(str(run), purge_step=purge_step, flush_secs=10)

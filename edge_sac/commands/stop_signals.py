@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import time
 from types import FrameType, TracebackType
 from typing import Any
 
 GRACE_S = 10.0
 """How long an episode may go on after the first signal."""
+NOTICE = f"\nStopping with the episode, within {GRACE_S:g} s; once more stops at once.\n".encode()
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,6 +40,10 @@ class StopSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._count += 1
         self._first = self._first or time.monotonic()
+        if self._count == 1:
+            # Not through Python's buffers: they may be in the middle of a write just now.
+            with contextlib.suppress(OSError):
+                os.write(sys.stderr.fileno(), NOTICE)
 
     def __enter__(self) -> StopSignals:
         for number in SIGNALS:

@@ -151,6 +151,17 @@ def test_tensorboard_holds_the_same_numbers_and_a_resumed_run_purges_them(tmp_pa
     assert read == [(10, 10 / 64), (20, 20 / 64), (25, 0.5)]
 
 
+def test_events_that_cannot_be_written_are_refused_by_the_writing_thread(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    with closing(MetricsLog(tmp_path)) as log:
+        log.write("train", {"step": 10, "alpha": 1.0})
+        assert log._events is not None
+        with Path("/dev/full").open("wb", buffering=0) as full, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log._events._records, "_writer", full)
+            with pytest.raises(Refused, match="no events can be written: No space left on device; make room"):
+                log.write("train", {"step": 20, "alpha": 1.0})
+
+
 def test_no_tensorflow_is_loaded_even_where_there_is_one(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     pytest.importorskip("torch")
@@ -175,8 +186,7 @@ def test_no_tensorflow_is_loaded_even_where_there_is_one(tmp_path: Path) -> None
 
 
 def test_a_missing_tensorboard_is_named_with_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     with (
         closing(MetricsLog(tmp_path)) as log,
         pytest.raises(MissingExtra, match=r"pip install 'edge-sac\[train\]'"),
