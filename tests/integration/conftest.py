@@ -93,11 +93,11 @@ class Child:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
-    def wait_for(self, text: str, stream: str = "stdout") -> str:
-        """Return what was printed up to the line that holds `text`."""
+    def wait_for(self, text: str, stream: str = "stdout", then: str = "") -> str:
+        """Return what was printed up to the line that holds `text`, and that which holds `then`."""
         pipe = getattr(self.process, stream)
         seen, deadline = b"", time.monotonic() + PATIENCE_S
-        while text.encode() not in seen or not seen.endswith(b"\n"):
+        while text.encode() not in seen or then.encode() not in seen or not seen.endswith(b"\n"):
             ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             more = os.read(pipe.fileno(), 65536) if ready else b""
             if not more:
