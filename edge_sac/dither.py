@@ -48,4 +48,4 @@ class Dither:
         length = value.shape[-1]
         exponent = torch.bitwise_and(value.view(torch.int32), _EXPONENT, out=self._spacing[:, :length])
         power = exponent.view(torch.float32).clamp_(min=self._smallest_normal)
-        return out.copy_(power.mul_(self._noise[:, :length]).add_(value))
+        return out.copy_(torch.addcmul(value, power, self._noise[:, :length], out=power))
