@@ -42,7 +42,7 @@ def _reachable(path: Path | None) -> Path | None:
     return path
 
 
-Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False, callback=_reachable)]
+Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
 
 
 def _require(*extras: str) -> None:
@@ -70,12 +70,8 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
     physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run's folder [runs/<robot>, the next free].", callback=_reachable)
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; options override it.", callback=_reachable)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder [runs/<robot>, the next free].")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; options override it.")] = None,
     resume_or_show: Annotated[
         bool, typer.Option("--resume-or-show", help="Go on with the run that is there, or show it.")
     ] = False,

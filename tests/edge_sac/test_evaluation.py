@@ -110,5 +110,7 @@ def test_means_are_over_the_episodes_that_were_judged() -> None:
 def test_policies_are_ranked_by_the_goal_first_and_then_by_the_return() -> None:
     holds, rich = Summary(1, 1.0, 0.0, 0.2), Summary(1, 9.0, 0.0, 0.1)
     assert holds.merit > rich.merit
+    # What is held for longer beats what happens to pass the threshold more often.
+    assert Summary(1, 1.0, 0.1, 0.8).merit > Summary(1, 1.0, 0.2, 0.7).merit
     assert Summary(1, 2.0, None, None).merit > Summary(1, 1.0, None, None).merit
     assert Summary(1, 0.0, 1.0, None).merit > Summary(1, 9.0, 0.5, None).merit

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import edge_sac
+import robots
 from edge_sac.checkpoint import load_checkpoint
 from edge_sac.cli import main as program
 from edge_sac.metrics import read_metrics
@@ -60,6 +61,17 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     threads = torch.get_num_threads()
     yield tmp_path
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def robot(workplace: Path) -> Path:
+    """Return a description of the Furuta pendulum whose episodes take 100 steps, so that a short run has several."""
+    text = (Path(robots.__file__).parent / "furuta.toml").read_text(encoding="utf-8")
+    for given, short in (("episode_time = 10.0", "episode_time = 2.0"), ("judged_time = 5.0", "judged_time = 1.0")):
+        assert given in text
+        text = text.replace(given, short)
+    (workplace / "mine.toml").write_text(text, encoding="utf-8")
+    return Path("mine.toml")
 
 
 @pytest.fixture

@@ -127,6 +127,7 @@ def test_bad_argument_of_train(refused: Any, arguments: list[str], words: list[s
         pytest.param(["eval", "tiny.toml"], ["tiny.toml", "ONNX"], id="judge what is no policy"),
         pytest.param(["eval", "tiny.toml", "--episodes", "0"], ["--episodes"], id="judge by no episode"),
         pytest.param(["eval", "x" * 300], ["too long"], id="judge an impossible name"),
+        pytest.param(["resume", "x" * 300], ["too long"], id="resume an impossible name"),
         pytest.param(["export", "none"], ["none", "not a run"], id="export what is not there"),
         pytest.param(["reproduce", "everything"], ["'everything'", "furuta"], id="reproduce an unknown table"),
     ],
@@ -184,7 +185,7 @@ def test_robot_file_with_an_unknown_key(refused: Any, workplace: Path) -> None:
             id="a dictionary",
         ),
         pytest.param({"bad_step": 7}, ["step 7", "'obs[1]' is nan"], id="a NaN before the run"),
-        pytest.param({"nonsense": 7}, ["Odd-v0", "TypeError", "nonsense"], id="its constructor raises"),
+        pytest.param({"non\nsense": 7}, ["Odd-v0", "TypeError", "non sense"], id="its constructor raises two lines"),
     ],
 )
 def test_environment_that_cannot_be_trained_on(
@@ -412,7 +413,7 @@ def test_disk_that_fills_up_stops_the_run_and_leaves_what_was_saved(
 
 
 def test_reader_of_the_output_that_goes_away_does_not_end_the_run(start: Any) -> None:
-    child = start("train", "--config", "tiny.toml", "--out", "run")
+    child = start("train", "--config", "tiny.toml", "--env", "Pendulum-v1", "--out", "run")
     child.process.stdout.close()
     child.process.stdout = None
     answer = child.end()
