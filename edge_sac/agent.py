@@ -60,7 +60,7 @@ class Reading:
     row: dict[str, float]
     """METRICS of the last update, and each loss scale with the steps it skipped."""
     dead: str
-    """The optimiser that has given up, or empty."""
+    """The first optimiser that has given up, in the order of the update, or empty."""
     halvings: int
     """How often a Kahan target had to halve its scale."""
     culprit: str
@@ -217,7 +217,7 @@ class Agent:
         for name, optim in self._optimisers().items():
             row[f"{name}_scale"] = float(optim.loss_scale.scale)
             row[f"skipped_{name}"] = float(optim.loss_scale.skipped)
-            if bool(optim.loss_scale.exhausted):
+            if bool(optim.loss_scale.exhausted) and not dead:
                 dead = name
         halvings, culprit = 0, ""
         if isinstance(self.target, KahanTarget):

@@ -244,8 +244,8 @@ class Trainer:
         if reading.dead:
             raise NonFinite(
                 f"step {self.at.step}: the {reading.dead} learner skipped every step lately (its gradients are not "
-                f"finite at loss scale {reading.row[f'{reading.dead}_scale']:g}); start a new run with a lower "
-                f"{reading.dead}_lr"
+                f"finite at loss scale {reading.row[f'{reading.dead}_scale']:g}); lower {reading.dead}_lr in the run's "
+                "config.toml and resume, or train anew with smaller rewards"
             )
 
     def _new_event(self, halvings: int, culprit: str) -> str:
