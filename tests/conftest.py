@@ -16,6 +16,8 @@ EXTRAS = {
     "pybullet": "sim",
 }
 ABSENT = {module for module in EXTRAS if importlib.util.find_spec(module) is None}
+collect_ignore = ["integration"] if "torch" in ABSENT else []
+"""Those train, each and every one."""
 
 
 def skip_without_extra(error: BaseException | None) -> None:
