@@ -12,6 +12,8 @@ extrapolated to the position's time, both from Bullet's own inverse dynamics (me
 step's change of speed is centred on the position's time too, so half of it belongs to the torque before.
 """
 
+import os
+import sys
 import weakref
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +24,21 @@ from robots.errors import SpecError
 GRAVITY = 9.81
 MAX_JOINT_SPEED = 1e4
 """[rad/s], so far above any real one that it never acts."""
+
+
+def _pybullet() -> Any:
+    """Return the module, imported without the line about its build that it writes to standard error."""
+    if "pybullet" in sys.modules:
+        return sys.modules["pybullet"]
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        return import_module("pybullet")  # it ships no types
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class World:
@@ -37,7 +54,7 @@ class World:
 
         Raises SpecError where they are not.
         """
-        self._bullet: Any = import_module("pybullet")  # it ships no types
+        self._bullet: Any = _pybullet()
         self._substep = substep
         self._rest = (0.0,) * len(joints)
         self._client: int = self._bullet.connect(self._bullet.DIRECT)

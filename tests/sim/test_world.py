@@ -1,6 +1,8 @@
 """The PyBullet world: nothing leaks, nothing is left of PyBullet's own ideas of damping."""
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,13 @@ def test_a_spinning_pendulum_is_neither_damped_nor_limited() -> None:
         peak = max(peak, abs(world.speeds[1]))
     world.close()
     assert peak > 145.0
+
+
+def test_importing_pybullet_writes_nothing_and_leaves_standard_error_open() -> None:
+    script = (
+        "import sys; from pathlib import Path; from sim.world import World; "
+        "World(Path(sys.argv[1]), ('arm', 'pendulum'), 0.001).close(); print('after', file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, str(ASSET)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("", "after\n")
