@@ -113,8 +113,8 @@ class Agent:
         self.actor_optim = self._optimiser(theta, config.actor_lr, precision.kahan_actor)
         self.alpha_optim = self._optimiser(log_alpha, config.alpha_lr, precision.kahan_gradients)
         self.generator = torch.Generator(device=device).manual_seed(int(streams[1]))
-        self.metrics = torch.zeros(len(METRICS), device=device)
-        """The last update's METRICS, on the device."""
+        self.metrics = torch.full((len(METRICS),), torch.nan, device=device)
+        """The last update's METRICS, on the device; NaN before the first."""
 
     def _initialised(self, mlp: Mlp, generator: torch.Generator) -> Tensor:
         flat = torch.empty(mlp.size, dtype=self.precision.dtype, device=self.device)
@@ -211,6 +211,7 @@ class Agent:
     def read_metrics(self) -> Reading:
         """Return the last update's metrics: the one place where the host waits for the learner's tensors."""
         row = dict(zip(METRICS, self.metrics.tolist(), strict=True))
+        row["alpha"] = float(self.alpha)
         row["entropy"] = -row["log_prob"]
         row["target_entropy"] = self.target_entropy
         dead = ""

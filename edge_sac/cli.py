@@ -20,6 +20,7 @@ from edge_sac.errors import EdgeSacError, MissingExtra, Refused
 
 app = typer.Typer(
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Train a Soft Actor-Critic policy in half precision on the robot's own computer.",
 )

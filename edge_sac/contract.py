@@ -57,15 +57,16 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     seed: int
     version: str
     command: str
-    evaluation: dict[str, float] = {}
 
 
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a policy must agree on with what it drives, in SI units.
 
     `robot` is the robot's name or the environment's id. `control_hz` and `rate_tolerance` (a share of it) are
-    mandatory for a robot. `limits` holds, by joint, each limit's value. The last four describe the network,
-    not the robot: a contract made from a robot leaves them empty and `check_fits` ignores them.
+    mandatory for a robot. `limits` holds, by joint, each limit's value; `action_range`, by joint, what the lower and
+    the upper end of its action mean in its SI unit; `speed_filter_time` [s] is of the filter behind observed speeds.
+    `precision`, `hidden`, `weights_hash` and `training` describe the network, not the robot: a contract made from a
+    robot leaves them empty and `check_fits` ignores them.
     """
 
     robot: str
@@ -77,6 +78,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     control_hz: float | None = None
     rate_tolerance: float | None = None
     limits: dict[str, dict[str, float]] = {}
+    action_range: dict[str, tuple[float, float]] = {}
+    speed_filter_time: float | None = None
     precision: str = ""
     hidden: tuple[int, ...] = ()
     weights_hash: str = ""
@@ -94,6 +97,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for joint, values in self.limits.items():
             _finite(f"limits of {joint}", **values)
         _finite("contract", control_hz=self.control_hz, rate_tolerance=self.rate_tolerance)
+        for joint, (lower, upper) in self.action_range.items():
+            _finite(f"action_range of {joint}", lower=lower, upper=upper)
         if self.kind == "robot" and (self.control_hz is None or self.rate_tolerance is None):
             raise PolicyError(f"robot {self.robot}: control_hz and rate_tolerance are mandatory")
         if self.control_hz is not None and self.control_hz <= 0:
@@ -143,6 +148,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 yield (f"control_hz: policy {self.control_hz:g} (within {allowed:g}), robot {other.control_hz:g}")
         yield from _channel_mismatches("observation", self.observation, other.observation)
         yield from _channel_mismatches("action", self.action, other.action)
+        yield from _differing("speed_filter_time", self.speed_filter_time, other.speed_filter_time)
+        yield from _differing("action_range", self.action_range, other.action_range)
         for joint in sorted(self.limits.keys() | other.limits.keys()):
             mine, theirs = self.limits.get(joint, {}), other.limits.get(joint, {})
             for limit in sorted(mine.keys() | theirs.keys()):

@@ -14,6 +14,9 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "cpu":
         return torch.device("cpu")
+    # torch may add fp16 products up in fp16 otherwise; every product of ours is accumulated in fp32.
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     problem = _cuda_problem()
     if problem and name == "cuda":
         raise Refused(f"device cuda does not work here: {problem}; see 'edge-sac doctor', or use --device cpu")

@@ -39,7 +39,6 @@ def probe(device: torch.device, dtype: torch.dtype, size: int = 256) -> MatmulPa
     if dtype == torch.float32:
         return MatmulPath(dtype, torch.float32, "fp32 product")
     if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         return MatmulPath(dtype, dtype, f"native {_short(dtype)} product with fp32 accumulation")
     a = torch.ones(size, size, dtype=dtype, device=device)
     native, widened = _fastest(a, dtype), _fastest(a, torch.float32)

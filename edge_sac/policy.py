@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from edge_sac.contract import Contract
 from edge_sac.errors import NonFinite, PolicyError
@@ -49,7 +48,7 @@ class ActingPolicy:
             buffer[...] = weights[name]
         self.version += 1
 
-    def act(self, obs: NDArray[Any], noise: NDArray[Any] | None = None) -> Vector:
+    def act(self, obs: ArrayLike, noise: ArrayLike | None = None) -> Vector:
         """Return the action [A] for obs [O] and standard normal noise [A], None being deterministic.
 
         Raises NonFinite when an observation, named by index, or the action is not finite; PolicyError for a
@@ -103,7 +102,7 @@ class Policy:
         """The execution provider really bound."""
         return self._session.provider
 
-    def act(self, obs: NDArray[Any], noise: NDArray[Any] | None = None) -> Vector:
+    def act(self, obs: ArrayLike, noise: ArrayLike | None = None) -> Vector:
         """Return the action [A] for obs [O], both in the contract's units; deterministic without noise [A].
 
         Raises NonFinite when an observation, named, or the action is not finite, PolicyError for a wrong

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from edge_sac.errors import MissingExtra, NonFinite, PolicyError
 from edge_sac.policy_weights import Vector, Weights
@@ -53,7 +53,7 @@ class PolicySession:
         """The execution provider really bound."""
         return str(self._session.get_providers()[0])
 
-    def step(self, obs: NDArray[Any], noise: NDArray[Any] | None = None) -> Vector:
+    def step(self, obs: ArrayLike, noise: ArrayLike | None = None) -> Vector:
         """Return the action [A] for obs [O] and noise [A] (None: zeros, the deterministic policy).
 
         Raises PolicyError for a wrong shape and NonFinite when an observation or the action is not finite.
@@ -115,8 +115,9 @@ def _open(model: bytes) -> Any:
         raise PolicyError(f"ONNX Runtime {ort.__version__} does not take the graph: {reason}") from error
 
 
-def _fill(buffer: Vector, values: NDArray[Any], what: str) -> None:
+def _fill(buffer: Vector, values: ArrayLike, what: str) -> None:
     """Copy values into the bound buffer; what overflows float32 becomes inf and is refused as such."""
+    values = np.asarray(values)
     if values.shape != buffer.shape:
         raise PolicyError(f"{what} has shape {list(values.shape)}; the policy takes {list(buffer.shape)}")
     if values.dtype == np.float32:

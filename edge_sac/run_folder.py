@@ -32,6 +32,8 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The dtype that matrix products are computed in, as torch names it."""
     reason: str
     """Why that one."""
+    definition: str = ""
+    """A hash of all that makes the robot's twin and task."""
 
 
 def free_name(root: Path, name: str) -> Path:

@@ -55,7 +55,8 @@ class Trainer:
         self.env, self.eval_env, self.agent, self.replay, self.report = env, eval_env, agent, replay, report
         self.at = Counters(next_eval=config.eval_every)
         self.best_weights = self._weights()
-        self.policy = ActingPolicy(agent.obs_dim, agent.action_dim, tuple(config.agent.hidden))
+        hidden = tuple(config.agent.hidden)
+        self.policy = ActingPolicy(agent.obs_dim, agent.action_dim, hidden, interface.obs_names)
         self.policy.publish(self.best_weights)
         self.metrics = MetricsLog(run)
         self._random_rng, self._noise_rng, self._replay_rng = generators(config.seed, 3)
@@ -79,6 +80,9 @@ class Trainer:
         if self.at.step == 0:
             self.save()
         try:
+            if self.at.step >= self.at.next_eval:
+                # A stop cut this evaluation short; the next episode must not come before it.
+                self._between_episodes(stop)
             while self.at.step < self.config.steps and not stop.requested:
                 self._train_episode(stop)
                 self._between_episodes(stop)
@@ -269,6 +273,7 @@ class Trainer:
             "rng": [rng.bit_generator.state for rng in self._rngs()],
             "replay": self.replay.state(),
         }
+        self.replay.sync()
         save_checkpoint(self.run, self.at.step, tensors, state)
         self._saved_at, self.saved = time.monotonic(), self.at.step
 

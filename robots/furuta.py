@@ -51,7 +51,8 @@ class SwingUp:
         if self._step > self._first_judged and cosine <= self._upright:
             self._held += 1
         terminated = not self._lower < arm < self._upper
-        share = arm / (self._upper if arm > 0 else -self._lower)
+        middle, half = (self._lower + self._upper) / 2, (self._upper - self._lower) / 2
+        share = (arm - middle) / half
         centred = max(0.0, 1.0 - ARM_WEIGHT * share * share)
         hurry = float(state.speed[1]) / CALM_SPEED
         return Outcome(

@@ -4,7 +4,6 @@ The hard idea: a limit that is missing, NaN or infinite would switch a clamp off
 file must be finite, and every limit there.
 """
 
-import math
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+LARGEST = 3.4028234e38
+"""Of float32, in which limits are used: what overflows there would be no limit."""
 
 
 def known_robots() -> tuple[str, ...]:
@@ -52,8 +54,8 @@ def parse_robot(data: bytes, file: str) -> RobotSpec:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SpecError(f"{file}: not a TOML file: {error}") from error
     for key, value in _numbers("", raw):
-        if not math.isfinite(value):
-            raise SpecError(f"{file}: {key} = {value}: expected a finite number; write the real limit")
+        if not abs(value) <= LARGEST:
+            raise SpecError(f"{file}: {key} = {value}: expected a finite number in float32; write the real limit")
     try:
         spec = msgspec.convert(raw, RobotSpec)
     except msgspec.ValidationError as error:
@@ -75,7 +77,7 @@ def _numbers(key: str, value: object) -> Iterator[tuple[str, float]]:
         for index, item in enumerate(value):
             yield from _numbers(f"{key}[{index}]", item)
     elif isinstance(value, int | float):
-        yield key, float(value)
+        yield key, float(value) if isinstance(value, float) or abs(value) <= LARGEST else float("inf")
 
 
 def _explain(message: str, raw: object) -> str:
@@ -117,7 +119,13 @@ def _check(spec: RobotSpec, file: str) -> None:
         refuse("joint", names, "at least one joint, each with its own name")
     if not spec.actuated:
         refuse("joint", names, 'at least one joint with actuator = "torque" or "position"')
+    if spec.command_valid < spec.dt:
+        refuse("command_valid", spec.command_valid, f"at least one control period, {spec.dt:g} s")
     for index, joint in enumerate(spec.joint):
+        if joint.sign != 1 or joint.zero != 0:
+            refuse(
+                f"joint[{index}]", f"sign {joint.sign}, zero {joint.zero}", "sign 1 and zero 0: a twin needs no other"
+            )
         ordered(f"joint[{index}].position", joint.position)
         positive(f"joint[{index}].speed", joint.speed)
         if not isinstance(joint, FreeJoint):
@@ -152,6 +160,11 @@ def _check_observation_and_action(spec: RobotSpec, names: list[str], refuse: Any
         if len(ranges) != len(spec.joint):
             refuse(f"reset.{key}", len(ranges), f"one [lower, upper] for each of {names}")
         for index, bounds in enumerate(ranges):
+            if (
+                key == "position"
+                and not spec.joint[index].position[0] < bounds[0] <= bounds[1] < spec.joint[index].position[1]
+            ):
+                refuse(f"reset.position[{index}]", list(bounds), "a range inside the joint's own")
             if bounds[0] > bounds[1]:
                 refuse(f"reset.{key}[{index}]", list(bounds), "[lower, upper] with lower <= upper")
 
@@ -169,8 +182,14 @@ def _check_twin_and_task(spec: RobotSpec, names: list[str], refuse: Any, positiv
             value = getattr(friction, key)
             if value < 0:
                 refuse(f"sim.friction.{name}.{key}", value, "a number of at least 0")
-    for key in ("episode_time", "judged_time", "goal_tolerance"):
-        positive(f"task.{key}", getattr(spec.task, key))
+    if spec.link.url:
+        refuse("link.url", repr(spec.link.url), "nothing yet: only the twin can be driven")
+    if spec.randomize:
+        refuse("randomize", sorted(spec.randomize), "nothing yet: the twin is not randomised")
+    positive("task.goal_tolerance", spec.task.goal_tolerance)
+    for key in ("episode_time", "judged_time"):
+        if round(getattr(spec.task, key) * spec.control_hz) < 1:
+            refuse(f"task.{key}", getattr(spec.task, key), f"at least one control period, {spec.dt:g} s")
     if spec.task.judged_time > spec.task.episode_time:
         refuse("task.judged_time", spec.task.judged_time, f"at most episode_time = {spec.task.episode_time}")
     if not 0 < spec.task.success_share <= 1:

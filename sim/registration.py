@@ -3,11 +3,13 @@
 Importing this module registers them: gymnasium.make("sim.registration:edge_sac/Furuta-v0").
 """
 
+import hashlib
 from importlib import util
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import gymnasium
+import msgspec
 
 from robots.env import RobotEnv
 from robots.errors import SpecError
@@ -57,6 +59,13 @@ def make_env(robot: str, physics: str = "auto") -> RobotEnv:
     from sim.pybullet_robot import PyBulletRobot
 
     return RobotEnv(PyBulletRobot(spec, asset), task)
+
+
+def twin_hash(robot: str) -> str:
+    """Return a hash of all that makes a robot's twin and task: its description and its asset. Raises SpecError."""
+    spec = load_robot(robot)
+    described = msgspec.json.encode(spec, order="deterministic")
+    return hashlib.sha256(described + _asset(spec, robot).read_bytes()).hexdigest()
 
 
 def register() -> None:

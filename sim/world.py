@@ -30,8 +30,11 @@ def _pybullet() -> Any:
     """Return the module, imported without the line about its build that it writes to standard error."""
     if "pybullet" in sys.modules:
         return sys.modules["pybullet"]
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        kept = os.dup(2)
+    except OSError:  # a supervisor may have closed it
+        return import_module("pybullet")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         return import_module("pybullet")  # it ships no types

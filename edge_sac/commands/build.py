@@ -48,7 +48,7 @@ def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Ru
     config = msgspec.structs.replace(config, device=device.type, physics=where.physics, robot=robot)
     torch.set_num_threads(config.threads)
     path = probe(device, chosen.dtype)
-    start = Start(where.contract, _name(path.compute), path.reason)
+    start = Start(where.contract, _name(path.compute), path.reason, where.definition)
     with new_folder(run, config, start):
         return Run(_trainer(run, config, start, where, report), config, start, where, Recovery())
 
@@ -62,6 +62,11 @@ def existing_run(run: Path, config: Config | None, report: Callable[[Progress], 
     config = config or own
     where = environment(config)
     start.contract.check_fits(where.contract)
+    if start.definition != where.definition:
+        raise Refused(
+            f"{run}: the robot's description or its asset is no longer what the run began with ({config.robot}: hash "
+            f"{where.definition[:12]}, the run's {start.definition[:12]}); put it back, or start a new run"
+        )
     trainer = _trainer(run, config, start, where, report)
     try:
         return Run(trainer, config, start, where, trainer.resume())

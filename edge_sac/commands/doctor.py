@@ -127,9 +127,16 @@ def torch_lines() -> Iterator[Line]:
     yield product_line(torch.float32, device)
     yield product_line(torch.float16, device)
 
+    from edge_sac.config import Config
     from edge_sac.half_matmul import probe
 
-    yield Line("fp16 path", True, probe(device, torch.float16).reason)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(Config().threads)
+    try:
+        reason = probe(device, torch.float16).reason
+    finally:
+        torch.set_num_threads(threads)
+    yield Line("fp16 path", True, f"{reason}, {Config().threads} thread(s)")
 
 
 def product_line(dtype: torch.dtype, device: torch.device) -> Line:

@@ -18,9 +18,10 @@ from edge_sac.errors import ConfigError, NonFinite
 from edge_sac.evaluation import finite_obs, finite_reward
 from edge_sac.normalizer import resolving
 from edge_sac.seeding import CALIBRATION, episode_seed
+from robots.observation import Observer
 from robots.robot_file import load_robot
 from robots.spec import RobotSpec
-from sim.registration import make_env, resolve_physics
+from sim.registration import make_env, resolve_physics, twin_hash
 
 CALIBRATION_STEPS = 1_000
 NOT_MET = ("link", "sim", "randomize", "reset", "task")
@@ -38,6 +39,8 @@ class Environment:
     """What the twin runs on; auto where there is no twin."""
     description: str
     """One line for the log: what runs, and on which physics."""
+    definition: str = ""
+    """A hash of all that makes a twin and its task; a run goes on with the same only."""
 
 
 def environment(config: Config) -> Environment:
@@ -48,9 +51,17 @@ def environment(config: Config) -> Environment:
 def robot_contract(spec: RobotSpec) -> Contract:
     """Return the contract of a robot; its hash is over what a policy meets, not over the twin or the task."""
     met = {key: value for key, value in msgspec.to_builtins(spec).items() if key not in NOT_MET}
+    bounds = Observer(spec)
     observed = [
-        ObservationChannel(name=channel.name, unit=channel.unit, mean=channel.center, scale=channel.scale)
-        for channel in spec.observation.channels
+        ObservationChannel(
+            name=channel.name,
+            unit=channel.unit,
+            lower=float(lower),
+            upper=float(upper),
+            mean=channel.center,
+            scale=channel.scale,
+        )
+        for channel, lower, upper in zip(spec.observation.channels, bounds.lower, bounds.upper, strict=True)
     ]
     return Contract(
         robot=spec.name,
@@ -61,6 +72,8 @@ def robot_contract(spec: RobotSpec) -> Contract:
         control_hz=spec.control_hz,
         rate_tolerance=spec.rate_tolerance,
         limits={joint.name: _limits(joint) for joint in spec.joint},
+        action_range={joint.name: ends for joint, ends in zip(spec.actuated, spec.action.range, strict=True)},
+        speed_filter_time=spec.observation.speed_filter_time,
     )
 
 
@@ -77,6 +90,7 @@ def _robot(config: Config) -> Environment:
         contract=robot_contract(spec),
         physics=physics,
         description=f"robot {spec.name} at {spec.control_hz:g} Hz, twin on {physics}",
+        definition=twin_hash(config.robot),
     )
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from edge_sac.atomic import write_file
-from edge_sac.commands.environment import Environment, environment
-from edge_sac.config import Config
+from edge_sac.commands.environment import environment
+from edge_sac.config import Config, dump_config, parse_config
 from edge_sac.errors import Refused
 from edge_sac.evaluation import Episode, Summary, run_episodes, summarise
 from edge_sac.policy import Policy
@@ -47,7 +47,7 @@ def judge(path: Path, episodes: int, config: Config | None = None, seed: int = 0
     damaged or does not fit, NonFinite for a bad observation.
     """
     policy = Policy.load(path)
-    where = _environment(policy, config)
+    where = environment(config or config_for(policy))
     policy.contract.check_fits(where.contract)
     env = where.make()
     low = np.array([channel.lower for channel in policy.contract.action], np.float32)
@@ -64,12 +64,10 @@ def judge(path: Path, episodes: int, config: Config | None = None, seed: int = 0
     return Judgement(path, where.description, summarise(done), done)
 
 
-def _environment(policy: Policy, config: Config | None) -> Environment:
-    contract = policy.contract
-    if config is None:
-        robot = contract.kind == "robot"
-        config = Config(robot=contract.robot) if robot else Config(env=contract.robot)
-    return environment(config)
+def config_for(policy: Policy) -> Config:
+    """Return a configuration of the environment a policy was trained for, as its contract names it."""
+    name = policy.contract.robot
+    return Config(robot=name) if policy.contract.kind == "robot" else Config(env=name)
 
 
 def evaluate(
@@ -95,7 +93,7 @@ def evaluate(
             config = read_run(where.parent)[0]
     else:
         raise Refused(f"{where} does not exist; give a run folder or a policy file")
-    judgement = judge(path, episodes, _overridden(config, robot, physics), seed)
+    judgement = judge(path, episodes, _overridden(config or config_for(Policy.load(path)), robot, physics), seed)
     console.print(f"{judgement.environment}; policy {path}")
     for index, episode in enumerate(judgement.episodes):
         held = "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
@@ -106,15 +104,12 @@ def evaluate(
     return 0
 
 
-def _overridden(config: Config | None, robot: str | None, physics: str | None) -> Config | None:
-    if robot is None and physics is None:
-        return config
-    base = config or Config()
-    return Config(
-        robot=robot or base.robot,
-        env="" if robot else base.env,
-        physics=physics or base.physics,  # type: ignore[arg-type]
-    )
+def _overridden(config: Config, robot: str | None, physics: str | None) -> Config:
+    if physics is not None and robot is None and config.env:
+        raise Refused(f"--physics {physics} is of a robot's twin; this policy is for the environment {config.env}")
+    changes: dict[str, Any] = {"robot": robot, "env": ""} if robot else {}
+    changes |= {"physics": physics} if physics else {}
+    return parse_config(dump_config(config), "command line", changes)
 
 
 def write_json(path: Path, judgement: Judgement) -> None:

@@ -60,7 +60,9 @@ def describe(progress: Progress) -> str:
     """Return the status line: return, success, alpha, speed, achieved update-to-data ratio, time left."""
     success = "" if progress.success_rate is None else f"success {100 * progress.success_rate:.0f} %  "
     minutes, seconds = divmod(round(progress.seconds_left), 60)
+    # Steps at random are no measure of what is to come.
+    left = f"left {minutes}:{seconds:02d}" if progress.utd_ratio > 0 else "at random until learning begins"
     return (
         f"return {progress.episode_return:.1f}  {success}alpha {progress.alpha:.3g}  "
-        f"{progress.updates_per_s:.0f} updates/s  updates/step {progress.utd_ratio:.2f}  left {minutes}:{seconds:02d}"
+        f"{progress.updates_per_s:.0f} updates/s  updates/step {progress.utd_ratio:.2f}  {left}"
     )

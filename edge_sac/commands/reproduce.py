@@ -86,7 +86,7 @@ def reproduce(what: str, seeds: int, steps: int | None, jobs: int, cells: Path, 
     failed = _make(missing, jobs, cells, console)
     write_results(cells, [cell.name for cell in wanted])
     console.print(f"{cells}.md and {cells}.png written", highlight=False, soft_wrap=True)
-    return 1 if failed else 0
+    return 4 if failed else 0
 
 
 def _make(missing: Sequence[Cell], jobs: int, cells: Path, console: Console) -> list[str]:

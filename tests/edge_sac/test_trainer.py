@@ -231,7 +231,7 @@ def test_an_evaluation_is_dropped_by_an_urgent_stop_and_made_by_the_resumed_run(
     again = make(steps=100, eval_every=40)
     again.trainer.resume()
     again.train()
-    assert list(evaluated(again)) == [50, 80]
+    assert list(evaluated(again)) == [40, 80]
 
 
 def evaluated(case: Case) -> NDArray[Any]:

@@ -42,7 +42,7 @@ def test_missing_cells_are_trained_and_kept_ones_are_not(tmp_path, monkeypatch, 
 def test_failed_cell_is_named_with_its_log_and_fails_the_command(tmp_path, monkeypatch, console):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "grid", lambda *_: [small("fp16", robot="nobody")])
-    assert command.reproduce("furuta", 1, None, 1, tmp_path / "furuta", console) == 1
+    assert command.reproduce("furuta", 1, None, 1, tmp_path / "furuta", console) == 4
     assert "fp16-seed0 failed with exit code 2" in console.export_text()
     assert "nobody" in (command.WORK / "fp16-seed0.log").read_text()
 

@@ -311,3 +311,23 @@ def test_a_run_killed_right_after_its_folder_was_made_begins_by_resume(call: Any
     assert sorted(path.name for path in Path("run").iterdir()) == ["config.toml", "start.json"]
     assert call("resume", "run").code == 0
     assert checkpoint_steps(Path("run"))[-1] >= 300
+
+
+def test_a_resumed_run_whose_twin_has_changed_is_refused(workplace: Path, call: Any) -> None:
+    from importlib import resources
+
+    text = resources.files("robots").joinpath("furuta.toml").read_text()
+    mine = workplace / "mine.toml"
+    mine.write_text(text)
+    settings = workplace / "tiny.toml"
+    settings.write_text(
+        f'robot = "{mine}"\nphysics = "equations"\nsteps = 20\nrandom_steps = 10\nreplay_capacity = 1000\n'
+        "[agent]\nhidden = [8]\nbatch = 8\n"
+    )
+    assert call("train", "--config", settings, "--out", "twin").code == 0
+    mine.write_text(text.replace("resistance = 8.4", "resistance = 80.4"))
+    refused = call("resume", "twin", "--steps", "20")
+    assert refused.code == 2
+    assert "no longer what the run began with" in refused.err
+    mine.write_text(text)
+    assert call("resume", "twin", "--steps", "20").code == 0

@@ -131,3 +131,27 @@ def test_a_robot_is_described_and_observed_without_gymnasium_pybullet_or_torch()
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        pytest.param("torque = 0.03 ", "torque = 1e39 ", "torque", id="finite in float64 alone"),
+        pytest.param("torque = 0.03 ", f"torque = {10**400} ", "torque", id="an integer beyond any float"),
+        pytest.param("judged_time = 5.0", "judged_time = 0.009", "judged_time", id="under one control period"),
+        pytest.param("command_valid = 0.1 ", "command_valid = 0.001 ", "command_valid", id="commands that never hold"),
+        pytest.param("[[-0.1, 0.1]", "[[2.5, 2.5]", "reset.position", id="a start outside the range"),
+        pytest.param(
+            "[randomize]", "[randomize]\nmass = [0.9, 1.1]", "randomize", id="randomisation that nothing reads"
+        ),
+        pytest.param("[link]", '[link]\nurl = "serial:///dev/ttyUSB0"', "link.url", id="a link that nothing opens"),
+        pytest.param('name = "arm"', 'name = "arm"\nsign = -1', "sign", id="a sign that nothing applies"),
+    ],
+)
+def test_what_cannot_be_or_is_not_read_is_refused_by_key(old: str, new: str, key: str) -> None:
+    from importlib import resources
+
+    text = resources.files("robots").joinpath("furuta.toml").read_text()
+    assert old in text
+    with pytest.raises(SpecError, match=key):
+        parse_robot(text.replace(old, new, 1).encode(), "mine.toml")
