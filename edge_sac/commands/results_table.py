@@ -23,7 +23,10 @@ Remade by `edge-sac reproduce furuta`, which trains what is missing and draws th
 of upright, mean of 10 episodes that played no part in training or in choosing the policy. *Best* is the exported
 policy, chosen by evaluations during training on another set of episodes; *last* is the one training ended with. A seed
 counts as learned when its best policy holds at least 90 %. Minutes are wall-clock with two runs side by side on two
-cores; CPU minutes are the process's own.
+cores, where other work ran at times; CPU minutes are the process's own.
+
+fp16-target-kahan is the paper's Kahan-momentum in place of the lag-coded target; fp16-plain-actor leaves the actor's
+steps uncompensated, as the released code does; fp16-long is the default trained on to 100,000 steps.
 
 """
 
