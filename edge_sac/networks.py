@@ -99,7 +99,7 @@ class Mlp:
                 grad_weight, grad_bias = grads[layer]
                 wide = grad.to(compute)
                 grad_weight.copy_(torch.matmul(saved[layer].to(compute).mT, wide))
-                grad_bias.copy_(wide.sum(dim=1, keepdim=True, dtype=torch.float32))
+                grad_bias.copy_(wide.sum(dim=1, keepdim=True, dtype=torch.promote_types(compute, torch.float32)))
                 if layer == 0:
                     return None
             grad = matmul(grad, layers[layer][0].mT, compute)

@@ -133,6 +133,16 @@ def test_actor_takes_no_step_against_a_critic_that_is_not_finite():
     assert ours.read_metrics().row["skipped_actor"] == 1
 
 
+def test_actor_takes_no_step_when_only_the_value_and_not_its_slope_is_infinite():
+    """The last bias is no part of a gradient: the loss must make the step one to skip."""
+    ours = agent("fp16")
+    before = ours.actor_optim.theta.clone()
+    ours.critic.views(ours.critic_optim.theta)[-1][1].fill_(float("inf"))
+    ours.update(batch())
+    assert torch.equal(ours.actor_optim.theta, before)
+    assert ours.read_metrics().row["skipped_actor"] == 1
+
+
 def test_restored_learner_that_had_given_up_may_try_again():
     ours, data = agent("fp16"), batch()
     data.reward[3] = float("nan")
@@ -232,6 +242,14 @@ def test_learner_whose_every_step_is_skipped_says_which_it_is():
     for _ in range(20):
         ours.update(data)
     assert ours.read_metrics().dead == "critic"
+
+
+@pytest.mark.parametrize("given_up", [("critic", "actor", "alpha"), ("critic", "alpha"), ("actor", "alpha")])
+def test_first_optimiser_that_gave_up_is_the_one_named(given_up):
+    ours = agent("fp16")
+    for name in given_up:
+        ours._optimisers()[name].loss_scale.exhausted.fill_(True)
+    assert ours.read_metrics().dead == given_up[0]
 
 
 def test_kahan_target_names_the_weight_that_made_it_halve_its_scale():

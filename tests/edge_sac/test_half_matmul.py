@@ -25,6 +25,15 @@ def test_fp16_product_is_the_exact_one_rounded_once(length):
     assert (error <= 2.0**-11 * exact.abs() + length * 2.0**-24 * magnitudes + 2.0**-25).all()
 
 
+def test_product_is_computed_in_the_dtype_asked_for():
+    """With fp32 operands, since torch's own fp16 product may accumulate in fp32 and then shows no difference."""
+    a, b = (part.float() for part in operands(8_192))
+    product = matmul(a, b, torch.float64)
+    assert product.dtype == torch.float32
+    assert torch.equal(product, (a.double() @ b.double()).float())
+    assert not torch.equal(product, a @ b)
+
+
 def test_product_beyond_fp16_is_infinite_as_on_a_gpu():
     big = torch.full((1, 1, 2), 240.0, dtype=torch.float16)
     assert torch.isinf(matmul(big, big.mT, torch.float32)).all()

@@ -84,6 +84,31 @@ def test_moment_that_is_lost_ends_the_learner_and_a_resume_revives_it():
     assert not bool(scale.exhausted)
 
 
+def test_revived_learner_has_all_its_skips_again():
+    scale = LossScale(CPU, enabled=True)
+    # So high that twenty halvings leave room above 1, which would end the learner sooner.
+    scale.scale.fill_(CEILING)
+    for _ in range(SKIPS_TO_GIVE_UP):
+        scale.advance(BAD, torch.tensor(1.0), LARGEST)
+    scale.revive()
+    for _ in range(SKIPS_TO_GIVE_UP - 1):
+        scale.advance(BAD, torch.tensor(1.0), LARGEST)
+    assert not bool(scale.exhausted)
+
+
+def test_twenty_skips_in_a_row_end_the_learner_however_large_its_scale_still_is():
+    scale = LossScale(CPU, enabled=True)
+    scale.scale.fill_(CEILING)
+    for finite in ([BAD] * (SKIPS_TO_GIVE_UP - 1) + [FINE]) * 2:
+        scale.advance(finite, torch.tensor(1.0), LARGEST)
+    assert not bool(scale.exhausted)
+    scale.scale.fill_(CEILING)
+    for _ in range(SKIPS_TO_GIVE_UP):
+        assert not bool(scale.exhausted)
+        scale.advance(BAD, torch.tensor(1.0), LARGEST)
+    assert bool(scale.exhausted)
+
+
 def test_disabled_scale_stays_one_and_still_counts_skips():
     scale = LossScale(CPU, enabled=False)
     for _ in range(SKIPS_TO_GIVE_UP):

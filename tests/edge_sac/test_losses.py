@@ -55,6 +55,14 @@ def test_seeds_of_the_losses_equal_autograd():
     assert torch.allclose(grad_log_prob, by_log_prob)
 
 
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+def test_actor_has_no_derivative_by_a_value_that_is_not_finite(bad):
+    q = torch.tensor([[bad, 1.0, 2.0], [0.0, bad, 1.0]])
+    _, grad_q, _ = actor_loss(q, torch.zeros(3), torch.tensor(0.3))
+    assert torch.equal(torch.isnan(grad_q), ~torch.isfinite(q))
+    assert grad_q[:, 2].tolist() == pytest.approx([0, -1 / 3])
+
+
 def test_seed_of_the_temperature_equals_autograd():
     log_prob, log_alpha = torch.tensor([1.0, 3.0]), torch.tensor(-1.0, requires_grad=True)
     expected = log_alpha.exp() * (-log_prob - (-1.5)).mean()

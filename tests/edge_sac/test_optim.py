@@ -222,6 +222,17 @@ def test_non_finite_gradient_skips_the_step_and_halves_everything_scaled_at_once
     assert torch.allclose(ratio, torch.full((64,), 0.5 * math.sqrt(BETA2)), rtol=2**-10)
 
 
+def test_skipped_steps_leave_moments_at_a_power_of_two_alone():
+    """Below a power of two the spacing is half as wide: there a dithered value would not come back."""
+    optim = optimiser(torch.zeros(256, dtype=torch.float16))
+    optim.moments.fill_(0.125)
+    # The second skip brings the moments to the scale that the first one halved, which is exact.
+    for expected in (0.125, 0.0625):
+        optim.grad.fill_(float("nan"))
+        optim.step()
+        assert bool((optim.moments == expected).all())
+
+
 def test_change_of_scale_leaves_the_course_of_the_parameters_alone():
     """Skips and doublings must cancel in m / w: the same gradients, with the scale pushed about, end alike."""
     rng = np.random.default_rng(4)
@@ -293,6 +304,19 @@ def test_eps_is_adams_own_whatever_the_scale(scale, hypot):
     # At |g| = eps each step is half of lr: any other eps, or one that does not follow the scale, shows at once.
     assert theta.double().numpy() == pytest.approx(twin.theta, rel=2e-3)
     assert twin.theta.mean() == pytest.approx(-1.5, rel=0.05)
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.float16, EPS_FLOOR), (torch.float32, 1e-8)])
+def test_eps_is_no_smaller_than_the_smallest_moment_there_can_be(dtype, eps):
+    """At scale 1: dithered to a spacing and to none, m / w must not make a step beyond Adam's 3.16 lr."""
+    theta = torch.zeros(8, dtype=dtype)
+    optim = optimiser(theta, kahan=False)
+    optim.loss_scale.scale.fill_(1)
+    optim.moment_scale.fill_(1)
+    optim.powers.zero_()  # long after the start
+    optim.m.fill_(2.0**-24)
+    optim.step()
+    assert theta.float().numpy() == pytest.approx(-1e-3 * BETA1 * 2.0**-24 / eps, rel=2**-10)
 
 
 def test_step_is_taken_from_the_moments_as_computed():
