@@ -50,7 +50,7 @@ class Batch:
         )
 
 
-METRICS = ("critic_loss", "actor_loss", "q_mean", "log_prob", "alpha")
+METRICS = ("critic_loss", "actor_loss", "q_mean", "log_prob")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Reading:
     """What the host sees of the learner when it looks."""
 
     row: dict[str, float]
-    """METRICS of the last update, and each loss scale with the steps it skipped."""
+    """METRICS of the last update, the temperature, and each loss scale with the steps it skipped."""
     dead: str
     """The first optimiser that has given up, in the order of the update, or empty."""
     halvings: int
@@ -186,7 +186,6 @@ class Agent:
             self.alpha_optim.step()
             self.metrics[1] = loss
             self.metrics[3] = known_log_prob.mean()
-            self.metrics[4] = alpha
 
     def _seed(self, grad: Tensor, optim: HAdam) -> Tensor:
         """Return the derivative times the loss scale, rounded to the stored dtype."""

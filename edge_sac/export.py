@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sac.atomic import write_file
 from edge_sac.contract import Contract
 from edge_sac.errors import NonFinite, PolicyError
 from edge_sac.policy import Policy
@@ -148,22 +148,9 @@ def _replace(path: Path, data: bytes) -> None:
     """Put `data` at `path` in one step, durable and loaded back before the old file goes."""
     if not path.parent.is_dir() or path.is_dir():
         raise PolicyError(f"{path} not written: give a file name in a folder that exists")
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with fresh.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Policy.load(fresh)
-        fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_file(path, data, check=Policy.load)
     except PolicyError as error:
         raise PolicyError(f"{path} not written, it does not read back: {error}") from error
     except OSError as error:
         raise PolicyError(f"{path} not written: {error.strerror}; give a writable folder with space") from error
-    finally:
-        fresh.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import math
 from robots.errors import SpecError
 from robots.robot import RobotState
 from robots.spec import RobotSpec
-from robots.task import Outcome
+from robots.task import JudgedWindow, Outcome
 
 ARM_WEIGHT = 0.5
 """Share of the reward lost with the arm at its cable limit: centres it without stopping a swing."""
@@ -34,22 +34,15 @@ class SwingUp:
             raise SpecError(f"{spec.name}: joint names are {names}: task furuta-swing-up expects ['arm', 'pendulum']")
         self._lower, self._upper = spec.joint[0].position
         self._upright = -math.cos(spec.task.goal_tolerance)
-        self._judged_steps = round(spec.task.judged_time * spec.control_hz)
-        self._first_judged = spec.episode_steps - self._judged_steps
-        self._step = 0
-        self._held = 0
+        self._window = JudgedWindow(spec)
 
     def reset(self) -> None:
         """Forget the last episode."""
-        self._step = 0
-        self._held = 0
+        self._window.reset()
 
     def step(self, state: RobotState) -> Outcome:
         """Return the outcome of the control step that led to state."""
         arm, cosine = float(state.position[0]), math.cos(float(state.position[1]))
-        self._step += 1
-        if self._step > self._first_judged and cosine <= self._upright:
-            self._held += 1
         terminated = not self._lower < arm < self._upper
         middle, half = (self._lower + self._upper) / 2, (self._upper - self._lower) / 2
         share = (arm - middle) / half
@@ -58,5 +51,5 @@ class SwingUp:
         return Outcome(
             reward=0.5 * (1.0 - cosine) * centred / (1.0 + hurry * hurry),
             terminated=terminated,
-            success_fraction=self._held / self._judged_steps,
+            success_fraction=self._window.count(cosine <= self._upright),
         )

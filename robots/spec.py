@@ -14,50 +14,41 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Base of every section: unknown keys are errors, values do not change."""
 
 
-class TorqueJoint(_Section, frozen=True, tag_field="actuator", tag="torque"):
-    """A joint that is commanded a torque."""
+class _Joint(_Section, frozen=True, kw_only=True):
+    """What every joint is: a name, a sensor, and the limits it must keep."""
 
     name: str
     position: Range
-    """Allowed range [rad]."""
+    """Allowed range, or where it is not driven the range its sensor can report [rad]."""
     speed: float
-    """Largest allowed speed [rad/s]."""
-    torque: float
-    """Largest torque that may be commanded [N m]."""
+    """Largest allowed speed, or where it is not driven the largest the mechanics can reach [rad/s]."""
     sign: Literal[-1, 1] = 1
     """-1 where the encoder counts against the positive direction."""
     zero: float = 0.0
     """Encoder angle at the joint's zero [rad]."""
+
+
+class TorqueJoint(_Joint, frozen=True, kw_only=True, tag_field="actuator", tag="torque"):
+    """A joint that is commanded a torque."""
+
+    torque: float
+    """Largest torque that may be commanded [N m]."""
     actuator: ClassVar[str] = "torque"
 
 
-class PositionJoint(_Section, frozen=True, tag_field="actuator", tag="position"):
+class PositionJoint(_Joint, frozen=True, kw_only=True, tag_field="actuator", tag="position"):
     """A joint that is commanded a position and follows it by its own controller."""
 
-    name: str
-    position: Range
-    """Allowed range [rad]."""
-    speed: float
-    """Largest allowed speed [rad/s]."""
     torque: float
     """Largest torque its controller may use [N m]."""
     gains: Range
     """Stiffness [N m/rad] and damping [N m s/rad] of its controller."""
-    sign: Literal[-1, 1] = 1
-    zero: float = 0.0
     actuator: ClassVar[str] = "position"
 
 
-class FreeJoint(_Section, frozen=True, tag_field="actuator", tag="none"):
+class FreeJoint(_Joint, frozen=True, kw_only=True, tag_field="actuator", tag="none"):
     """A joint that is measured and not driven."""
 
-    name: str
-    position: Range
-    """Range its sensor can report [rad]."""
-    speed: float
-    """Largest speed the mechanics can reach [rad/s]."""
-    sign: Literal[-1, 1] = 1
-    zero: float = 0.0
     actuator: ClassVar[str] = "none"
 
 

@@ -17,8 +17,7 @@ from typing import TypeAlias
 from xml.etree import ElementTree
 
 from robots.errors import SpecError
-
-GRAVITY = 9.81
+from sim.gravity import GRAVITY
 
 Motion: TypeAlias = tuple[float, float, float, float]
 """Arm angle, pendulum angle [rad], arm speed, pendulum speed [rad/s]."""

@@ -64,7 +64,7 @@ def make_env(robot: str, physics: str = "auto") -> RobotEnv:
 def twin_hash(robot: str) -> str:
     """Return a hash of all that makes a robot's twin and task: its description and its asset. Raises SpecError."""
     spec = load_robot(robot)
-    described = msgspec.json.encode(spec, order="deterministic")
+    described = msgspec.json.encode(spec, order="sorted")
     return hashlib.sha256(described + _asset(spec, robot).read_bytes()).hexdigest()
 
 

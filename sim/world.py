@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from robots.errors import SpecError
+from sim.gravity import GRAVITY
 
-GRAVITY = 9.81
 MAX_JOINT_SPEED = 1e4
 """[rad/s], so far above any real one that it never acts."""
 

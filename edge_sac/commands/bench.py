@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_sac.agent import Agent, Batch
-from edge_sac.atomic import write_file
+from edge_sac.commands.json_file import write_json
 from edge_sac.config import AgentConfig
 from edge_sac.device import choose_device
-from edge_sac.errors import Refused
 from edge_sac.half_matmul import probe
 from edge_sac.host_memory import keep_freed_memory
 from edge_sac.precision import precision
@@ -68,10 +66,7 @@ def bench_update(
     _print(rows, f"width {width}, batch {batch}, {threads} thread(s), {where.type}, {rounds} rounds", console)
     if output is not None:
         record = {"width": width, "batch": batch, "threads": threads, "device": where.type, "rows": rows}
-        try:
-            write_file(output, (json.dumps(record, indent=1) + "\n").encode())
-        except OSError as error:
-            raise Refused(f"cannot write {output}: {error}; give a file in a writable folder") from error
+        write_json(output, record)
     return 0
 
 

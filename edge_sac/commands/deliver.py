@@ -10,7 +10,8 @@ from rich.console import Console
 from edge_sac import __version__
 from edge_sac.agent import actor_shape, policy_weights
 from edge_sac.checkpoint import load_checkpoint
-from edge_sac.commands.evaluate import judge, write_json
+from edge_sac.commands.evaluate import judge
+from edge_sac.commands.json_file import write_json
 from edge_sac.commands.terminal import command, tensorboard
 from edge_sac.contract import Training
 from edge_sac.errors import Refused
@@ -27,7 +28,7 @@ def deliver(run: Path, console: Console) -> int:
     """Export the best policy, judge it on fresh episodes, draw the report, say where all is; return 0."""
     which = export_run(run, run / POLICY)
     judgement = judge(run / POLICY, JUDGED_EPISODES, read_run(run)[0])
-    write_json(run / EVALUATION, judgement)
+    write_json(run / EVALUATION, judgement.record())
     try:
         save_figure(report_figure(read_metrics(run)), run / REPORT)
     except OSError as error:

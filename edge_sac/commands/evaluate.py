@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from edge_sac.atomic import write_file
 from edge_sac.commands.environment import environment
+from edge_sac.commands.json_file import write_json
 from edge_sac.config import Config, dump_config, parse_config
 from edge_sac.errors import Refused
 from edge_sac.evaluation import Episode, Summary, run_episodes, summarise
@@ -39,15 +38,32 @@ class Judgement:
             parts.append(f"goal held {100 * self.summary.success_fraction:.1f} % of the judged time")
         return ", ".join(parts)
 
+    def record(self) -> dict[str, Any]:
+        """Return what is written as JSON: `success_rate`, `success_fraction`, `return_mean` and each episode."""
+        return {
+            "policy": str(self.policy),
+            "environment": self.environment,
+            **asdict(self.summary),
+            "per_episode": [asdict(episode) for episode in self.episodes],
+        }
 
-def judge(path: Path, episodes: int, config: Config | None = None, seed: int = 0) -> Judgement:
+
+def judge(
+    path: Path,
+    episodes: int,
+    config: Config | None = None,
+    seed: int = 0,
+    *,
+    robot: str | None = None,
+    physics: str | None = None,
+) -> Judgement:
     """Return how the policy in a file does, without noise, on `episodes` episodes no training run has seen.
 
-    `config` says where; without one it is what the policy was trained for. Raises PolicyError when the policy is
-    damaged or does not fit, NonFinite for a bad observation.
+    `config` says where; without one it is what the policy was trained for, and `robot` and `physics` change that.
+    Raises PolicyError when the policy is damaged or does not fit, NonFinite for a bad observation.
     """
     policy = Policy.load(path)
-    where = environment(config or config_for(policy))
+    where = environment(_overridden(config or config_for(policy), robot, physics))
     policy.contract.check_fits(where.contract)
     env = where.make()
     low = np.array([channel.lower for channel in policy.contract.action], np.float32)
@@ -93,14 +109,14 @@ def evaluate(
             config = read_run(where.parent)[0]
     else:
         raise Refused(f"{where} does not exist; give a run folder or a policy file")
-    judgement = judge(path, episodes, _overridden(config or config_for(Policy.load(path)), robot, physics), seed)
+    judgement = judge(path, episodes, config, seed, robot=robot, physics=physics)
     console.print(f"{judgement.environment}; policy {path}")
     for index, episode in enumerate(judgement.episodes):
         held = "" if episode.success_fraction is None else f"  goal held {100 * episode.success_fraction:5.1f} %"
         console.print(f"episode {index:3d}  return {episode.episode_return:8.1f}  steps {episode.length:5d}{held}")
     console.print(judgement.line())
     if output is not None:
-        write_json(output, judgement)
+        write_json(output, judgement.record())
     return 0
 
 
@@ -110,17 +126,3 @@ def _overridden(config: Config, robot: str | None, physics: str | None) -> Confi
     changes: dict[str, Any] = {"robot": robot, "env": ""} if robot else {}
     changes |= {"physics": physics} if physics else {}
     return parse_config(dump_config(config), "command line", changes)
-
-
-def write_json(path: Path, judgement: Judgement) -> None:
-    """Write the judgement: `success_rate`, `success_fraction`, `return_mean` and each episode. Raises Refused."""
-    record = {
-        "policy": str(judgement.policy),
-        "environment": judgement.environment,
-        **asdict(judgement.summary),
-        "per_episode": [asdict(episode) for episode in judgement.episodes],
-    }
-    try:
-        write_file(path, (json.dumps(record, indent=2) + "\n").encode())
-    except OSError as error:
-        raise Refused(f"cannot write {path}: {error}; give a file in a writable folder") from error

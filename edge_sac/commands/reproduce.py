@@ -12,7 +12,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from rich.console import Console
+from torch import Tensor
 
 from edge_sac.atomic import write_file
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
@@ -82,10 +83,10 @@ def reproduce(what: str, seeds: int, steps: int | None, jobs: int, cells: Path, 
     cells.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in wanted if not (cells / f"{cell.name}.json").exists()]
     total = sum(cell.config.steps for cell in missing)
-    console.print(f"{len(wanted)} runs, {len(missing)} to make: {total} steps, {jobs} at a time", highlight=False)
+    console.print(f"{len(wanted)} runs, {len(missing)} to make: {total} steps, {jobs} at a time")
     failed = _make(missing, jobs, cells, console)
     write_results(cells, [cell.name for cell in wanted])
-    console.print(f"{cells}.md and {cells}.png written", highlight=False, soft_wrap=True)
+    console.print(f"{cells}.md and {cells}.png written")
     return 4 if failed else 0
 
 
@@ -111,7 +112,7 @@ def _make(missing: Sequence[Cell], jobs: int, cells: Path, console: Console) -> 
                     console.print(f"{name} failed with exit code {process.returncode}: {WORK / name}.log")
                     continue
                 _record(cell, cells)
-                console.print(f"{name} done, about {left / 60:.0f} min left", highlight=False)
+                console.print(f"{name} done, about {left / 60:.0f} min left")
     finally:
         for _, process in running.values():
             process.terminate()
@@ -165,7 +166,7 @@ def _record(cell: Cell, cells: Path) -> None:
             name: _finite(metrics[name][trained][-1:])[0]
             for name in ("critic_scale", "skipped_critic", "skipped_actor", "skipped_alpha", "alpha", "updates")
         },
-        "alive": _alive(run),
+        "alive": _alive(run, tensors),
         "largest_critic_weight": float(tensors["agent.critic.theta"].float().abs().max()),
         "state_bytes": sum(t.nbytes for name, t in tensors.items() if name.startswith("agent.") and t.ndim),
         "physics": config.physics,
@@ -175,14 +176,12 @@ def _record(cell: Cell, cells: Path) -> None:
     write_file(cells / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
 
 
-def _alive(run: Path) -> dict[str, float]:
+def _alive(run: Path, after: Mapping[str, Tensor]) -> dict[str, float]:
     """Return, of each network, the steps skipped in a row at the end and the share of weights that still move.
 
-    Moving is by the two newest checkpoints: at most an evaluation interval apart.
+    Moving is from the checkpoint before `after`, the newest: at most an evaluation interval apart.
     """
-    older, newer = checkpoint_steps(run)[-2:]
-    _, before, _ = load_checkpoint(run, older)
-    _, after, _ = load_checkpoint(run, newer)
+    _, before, _ = load_checkpoint(run, checkpoint_steps(run)[-2])
     found = {}
     for name in ("critic", "actor"):
         changed = before[f"agent.{name}.theta"] != after[f"agent.{name}.theta"]
