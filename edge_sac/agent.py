@@ -109,9 +109,9 @@ class Agent:
         log_alpha = torch.zeros(ALIGN, dtype=precision.dtype, device=device)
         log_alpha[0] = math.log(config.initial_alpha)
         self.target = target_state(precision.target, psi)
-        self.critic_optim = self._optimiser(psi, config.critic_lr, precision.kahan_gradients, self.target)
-        self.actor_optim = self._optimiser(theta, config.actor_lr, precision.kahan_actor)
-        self.alpha_optim = self._optimiser(log_alpha, config.alpha_lr, precision.kahan_gradients)
+        self.critic_optim = self._optimiser(psi, config.critic_lr, precision.rounding == "kahan", self.target)
+        self.actor_optim = self._optimiser(theta, config.actor_lr, precision.actor_rounding == "kahan")
+        self.alpha_optim = self._optimiser(log_alpha, config.alpha_lr, precision.rounding == "kahan")
         self.generator = torch.Generator(device=device).manual_seed(int(streams[1]))
         self.metrics = torch.full((len(METRICS),), torch.nan, device=device)
         """The last update's METRICS, on the device; NaN before the first."""

@@ -57,8 +57,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     precision: str = "fp16"
     target: Literal["", "lag", "kahan", "plain"] = ""
     """How the target critics follow; empty: as the precision says."""
+    rounding: Literal["", "kahan", "stochastic", "nearest"] = ""
+    """How parameter steps are rounded into storage; empty: as the precision says."""
     kahan_actor: bool | None = None
-    """Compensate the actor's steps too; absent: as the precision says."""
+    """Compensate the actor's steps too; absent: as `rounding` says."""
+    moments: Literal["", "full", "8bit"] = ""
+    """What m and w are stored in; empty: as the precision says."""
+    gradients: Literal["", "whole", "in-place"] = ""
+    """Whether a network's gradient is ever held as a whole; empty: as the precision says."""
     seed: Natural = 0
     steps: Count = 40_000
     """Environment steps; the episode in which the last one falls is finished."""

@@ -7,13 +7,17 @@ switches of one type. `fp16` has them all; `fp16-minus-<fix>` takes one away; `f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
+from edge_sac.config import Config
 from edge_sac.errors import ConfigError
 
 Target = Literal["lag", "kahan", "plain"]
+Rounding = Literal["kahan", "stochastic", "nearest"]
+Moments = Literal["full", "8bit"]
+Gradients = Literal["whole", "in-place"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,14 @@ class Precision:
     """How the target critics follow: the paper's Kahan-momentum, the lag code, or theta' += tau (theta - theta')."""
     loss_scaling: bool
     """Scale losses, leave gradients and moments scaled, halve all of them together on an overflow."""
-    kahan_gradients: bool
-    """Carry the rounding error of each parameter step, in the critics and in log alpha."""
-    kahan_actor: bool
-    """The same for the actor, which the released code leaves out."""
+    rounding: Rounding
+    """Of each parameter step, in the critics and in log alpha: its error carried, made right on average, or lost."""
+    actor_rounding: Rounding
+    """The same for the actor, whose error the released code loses."""
+    moments: Moments = "full"
+    """m and w in `dtype`, or in one byte each."""
+    gradients: Gradients = "whole"
+    """A buffer for all of a network's gradient, or one for a part of a layer that is used up at once."""
 
     @property
     def replay_dtype(self) -> str:
@@ -52,8 +60,8 @@ _FP32 = Precision(
     normal_fix=False,
     target="plain",
     loss_scaling=False,
-    kahan_gradients=False,
-    kahan_actor=False,
+    rounding="nearest",
+    actor_rounding="nearest",
 )
 _FP16 = Precision(
     name="fp16",
@@ -63,8 +71,8 @@ _FP16 = Precision(
     normal_fix=True,
     target="lag",
     loss_scaling=True,
-    kahan_gradients=True,
-    kahan_actor=True,
+    rounding="kahan",
+    actor_rounding="kahan",
 )
 PRESETS: dict[str, Precision] = {
     "fp32": _FP32,
@@ -74,20 +82,54 @@ PRESETS: dict[str, Precision] = {
     "fp16-minus-normal": replace(_FP16, normal_fix=False),
     "fp16-minus-kahan-momentum": replace(_FP16, target="plain"),
     "fp16-minus-loss-scaling": replace(_FP16, loss_scaling=False),
-    "fp16-minus-kahan-gradients": replace(_FP16, kahan_gradients=False, kahan_actor=False),
+    "fp16-minus-kahan-gradients": replace(_FP16, rounding="nearest", actor_rounding="nearest"),
 }
 
 
-def precision(name: str, target: str | None = None, kahan_actor: bool | None = None) -> Precision:
-    """Return the preset called `name`, with another target code or the actor's compensation switched where given.
+def precision(
+    name: str,
+    target: str = "",
+    kahan_actor: bool | None = None,
+    *,
+    rounding: str = "",
+    moments: str = "",
+    gradients: str = "",
+) -> Precision:
+    """Return the preset called `name`, with what is given in place of its own; empty leaves its own.
 
-    Raises ConfigError for an unknown preset or target.
+    Raises ConfigError for an unknown name, and for 8-bit moments of a preset that keeps a square instead of w.
     """
     if name not in PRESETS:
         raise ConfigError(f"precision {name!r} is unknown; choose one of {', '.join(PRESETS)}")
-    preset = replace(PRESETS[name], name=name)
-    if target is not None:
-        if target not in get_args(Target):
-            raise ConfigError(f"target {target!r} is unknown; choose one of {', '.join(get_args(Target))}")
-        preset = replace(preset, target=target)  # type: ignore[arg-type]
-    return preset if kahan_actor is None else replace(preset, kahan_actor=kahan_actor)
+    given = {
+        "target": _known("target", target, Target),
+        "rounding": _known("rounding", rounding, Rounding),
+        "actor_rounding": rounding,
+        "moments": _known("moments", moments, Moments),
+        "gradients": _known("gradients", gradients, Gradients),
+    }
+    if kahan_actor is not None:
+        given["actor_rounding"] = "kahan" if kahan_actor else "nearest"
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value}
+    chosen = replace(PRESETS[name], name=name, **changes)
+    if chosen.moments == "8bit" and not chosen.hadam:
+        raise ConfigError(f"moments '8bit' keep w, the root of Adam's v; {name} keeps v: use fp16, or moments 'full'")
+    return chosen
+
+
+def precision_of(config: Config) -> Precision:
+    """Return the number format of a run, its own choices in it. Raises ConfigError for what does not fit together."""
+    return precision(
+        config.precision,
+        config.target,
+        config.kahan_actor,
+        rounding=config.rounding,
+        moments=config.moments,
+        gradients=config.gradients,
+    )
+
+
+def _known(what: str, value: str, kinds: Any) -> str:
+    if value and value not in get_args(kinds):
+        raise ConfigError(f"{what} {value!r} is unknown; choose one of {', '.join(get_args(kinds))}")
+    return value

@@ -20,7 +20,7 @@ from edge_sac.half_matmul import MatmulPath, probe
 from edge_sac.host_memory import keep_freed_memory
 from edge_sac.interface import Interface
 from edge_sac.normalizer import Normalizer
-from edge_sac.precision import precision
+from edge_sac.precision import precision_of
 from edge_sac.replay import Replay
 from edge_sac.run_folder import REPLAY, Start, new_folder, read_run, refuse_occupied
 from edge_sac.run_state import Progress, Recovery
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Run:
     """Return a run in a folder of its own, its choices written down. Raises Refused, with nothing written."""
     refuse_occupied(run)
-    chosen = precision(config.precision, config.target or None, config.kahan_actor)
+    chosen = precision_of(config)
     where = calibrated(environment(config), config.seed)
     device = choose_device(config.device)
     # Resolved once, so that resuming elsewhere is refused instead of being different.
@@ -80,7 +80,7 @@ def _trainer(
 ) -> Trainer:
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    chosen = precision(config.precision, config.target or None, config.kahan_actor)
+    chosen = precision_of(config)
     interface = _interface(start.contract)
     obs_dim, action_dim = len(interface.obs_names), len(interface.action_names)
     path = MatmulPath(chosen.dtype, getattr(torch, start.compute), start.reason)
