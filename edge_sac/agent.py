@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sac import replay
+from edge_sac.coefficients import Coefficients
 from edge_sac.config import AgentConfig
-from edge_sac.half_matmul import MatmulPath
+from edge_sac.half_matmul import MatmulPath, Product
 from edge_sac.loss_scale import LossScale
-from edge_sac.losses import actor_loss, alpha_loss, critic_loss, soft_target
-from edge_sac.networks import ALIGN, Mlp
-from edge_sac.optim import HAdam
-from edge_sac.precision import Precision
-from edge_sac.squashed_gaussian import log_std, sample
-from edge_sac.target import KahanTarget, TargetState, target_state
+from edge_sac.losses import actor_gradient, actor_loss, alpha_loss, critic_gradient, critic_loss, soft_target
+from edge_sac.networks import ALIGN, FlatWeights, Gradient, GradientBuffer, Mlp
+from edge_sac.optim import GradientStream, HAdam
+from edge_sac.precision import Precision, Rounding
+from edge_sac.squashed_gaussian import ClosedForm, Drawn, StepByStep
+from edge_sac.target import KahanTarget, TargetState, TargetWeights, target_state
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,12 @@ class Batch:
         )
 
 
+OPTIMISERS = ("critic", "actor", "alpha")
+"""In the order of an update, and of the coefficients' rows."""
 METRICS = ("critic_loss", "actor_loss", "q_mean", "log_prob")
+NEXT, CHOSEN, TAKEN = 0, 1, 2
+"""Rows of the critics' inputs: the next observation and the policy's action there, the observation and the policy's
+action there, the observation and the action that was taken."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,28 @@ class Reading:
     """The weight that made it, or empty."""
 
 
+@dataclass
+class _Last:
+    """What the last update left on the device, from which its metrics are computed when somebody looks."""
+
+    error: Tensor  # [2, B], q - target
+    target: Tensor  # [B]
+    log_prob: Tensor  # [B], of the policy's actions
+    q: Tensor  # [2, B], of the policy's actions
+    alpha: Tensor  # []
+
+    def metrics(self) -> Tensor:
+        """Return METRICS, [4]; NaN before the first update."""
+        return torch.stack(
+            (
+                critic_loss(self.error),
+                actor_loss(self.q, self.log_prob, self.alpha),
+                (self.error + self.target).mean(),
+                self.log_prob.mean(),
+            )
+        )
+
+
 def actor_shape(obs_dim: int, action_dim: int, hidden: tuple[int, ...]) -> Mlp:
     """Return the actor's network: from an observation [O] to means and raw log-deviations [2 A]."""
     return Mlp(1, (obs_dim, *hidden, 2 * action_dim))
@@ -79,6 +107,32 @@ def policy_weights(actor: Mlp, theta: Tensor) -> dict[str, NDArray[np.float32]]:
         weights[f"w{layer}"] = weight[0].float().cpu().numpy()
         weights[f"b{layer}"] = bias[0, 0].float().cpu().numpy()
     return weights
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Memory of the forward and backward passes, in the product's compute dtype."""
+
+    inputs: Tensor  # [3, B, O + A], by NEXT, CHOSEN and TAKEN
+    noise: Tensor  # [2, B, A], fp32, for NEXT and CHOSEN
+    actor: list[Tensor]  # each layer's output for NEXT and CHOSEN, [1, 2 B, width]
+    critic: list[Tensor]  # each layer's output, [2, B, width]
+    spare: list[Tensor]  # the target's outputs, then gradients, [2, B, width]
+    seed: Tensor  # [2, B, 1]
+    grad_action: Tensor  # [2, B, A]
+
+    @staticmethod
+    def of(actor: Mlp, critic: Mlp, batch: int, dtype: torch.dtype, device: torch.device) -> _Passes:
+        action_dim = actor.sizes[-1] // 2
+        return _Passes(
+            inputs=torch.zeros(3, batch, critic.sizes[0], dtype=dtype, device=device),
+            noise=torch.zeros(2, batch, action_dim, device=device),
+            actor=actor.outputs(2 * batch, dtype, device),
+            critic=critic.outputs(batch, dtype, device),
+            spare=critic.outputs(batch, dtype, device),
+            seed=torch.zeros(2, batch, 1, dtype=dtype, device=device),
+            grad_action=torch.zeros(2, batch, action_dim, dtype=dtype, device=device),
+        )
 
 
 class Agent:
@@ -98,7 +152,6 @@ class Agent:
         self.obs_dim, self.action_dim = obs_dim, action_dim
         self.target_entropy = -float(action_dim)
         self.updates = 0
-        self._compute = path.compute
         hidden = tuple(config.hidden)
         self.actor = actor_shape(obs_dim, action_dim, hidden)
         self.critic = Mlp(2, (obs_dim + action_dim, *hidden, 1))
@@ -109,99 +162,132 @@ class Agent:
         log_alpha = torch.zeros(ALIGN, dtype=precision.dtype, device=device)
         log_alpha[0] = math.log(config.initial_alpha)
         self.target = target_state(precision.target, psi)
-        self.critic_optim = self._optimiser(psi, config.critic_lr, precision.rounding == "kahan", self.target)
-        self.actor_optim = self._optimiser(theta, config.actor_lr, precision.actor_rounding == "kahan")
-        self.alpha_optim = self._optimiser(log_alpha, config.alpha_lr, precision.rounding == "kahan")
+        self.coefficients = Coefficients(
+            (config.critic_lr, config.actor_lr, config.alpha_lr),
+            LossScale(device, enabled=precision.loss_scaling, count=len(OPTIMISERS)),
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            hypot=precision.hadam,
+        )
+        self.critic_optim = self._optimiser("critic", psi, precision.rounding, self.target)
+        self.actor_optim = self._optimiser("actor", theta, precision.actor_rounding)
+        self.alpha_optim = self._optimiser("alpha", log_alpha, precision.rounding)
         self.generator = torch.Generator(device=device).manual_seed(int(streams[1]))
-        self.metrics = torch.full((len(METRICS),), torch.nan, device=device)
-        """The last update's METRICS, on the device; NaN before the first."""
+        self._passes = _Passes.of(self.actor, self.critic, config.batch, path.compute, device)
+        largest_output = 2 * config.batch * max(*hidden, 2 * action_dim)
+        largest_layer = max(self.actor.largest_layer, self.critic.largest_layer)
+        self._product = Product(path, device, largest_layer, largest_output)
+        self._theta, self._psi = FlatWeights(self.actor, theta), FlatWeights(self.critic, psi)
+        self._target_psi = TargetWeights(self.critic, self.target)
+        self._theta_gradient = self._gradient(self.actor, self.actor_optim)
+        self._psi_gradient = self._gradient(self.critic, self.critic_optim)
+        batch = torch.full((config.batch,), torch.nan, device=device)
+        self._last = _Last(batch.expand(2, -1), batch, batch, batch.expand(2, -1), batch[0])
 
     def _initialised(self, mlp: Mlp, generator: torch.Generator) -> Tensor:
         flat = torch.empty(mlp.size, dtype=self.precision.dtype, device=self.device)
         mlp.initialise(flat, generator)
         return flat
 
-    def _optimiser(self, flat: Tensor, lr: float, kahan: bool, target: TargetState | None = None) -> HAdam:
-        scale = LossScale(self.device, enabled=self.precision.loss_scaling)
+    def _optimiser(self, name: str, flat: Tensor, rounding: Rounding, target: TargetState | None = None) -> HAdam:
         return HAdam(
             flat,
-            scale,
-            lr=lr,
-            betas=(self.config.beta1, self.config.beta2),
-            eps=self.config.eps,
-            hypot=self.precision.hadam,
-            kahan=kahan,
+            self.coefficients,
+            OPTIMISERS.index(name),
+            rounding=rounding,
+            moments=self.precision.moments,
+            whole_gradient=self.precision.gradients == "whole" or name == "alpha",
             target=target,
         )
+
+    def _gradient(self, mlp: Mlp, optim: HAdam) -> Gradient:
+        if optim.grad is None:
+            return GradientStream(mlp, optim, self._product)
+        return GradientBuffer(mlp, optim.grad, self._product)
 
     @property
     def alpha(self) -> Tensor:
         """Return the temperature, [] in fp32."""
         return self.alpha_optim.theta[0].float().exp()
 
+    @torch.no_grad()
     def update(self, batch: Batch) -> None:
-        """Take one gradient step on each network from one batch."""
-        self._update_critic(batch)
-        self._update_actor_and_alpha(batch)
+        """Take one gradient step on each network from one batch of the configured size."""
+        self._load(batch)
+        self.coefficients.begin()
+        drawn, alpha = self._draw(), self.alpha
+        self._update_critic(batch, drawn.log_prob[NEXT], alpha)
+        self._update_actor(drawn, alpha)
+        self._update_alpha(drawn.log_prob[CHOSEN], alpha)
+        self.coefficients.end()
         self.updates += 1
         if self.updates % self.config.target_period == 0:
             self.target.follow(self.critic_optim.theta, self.config.tau)
 
-    def _update_critic(self, batch: Batch) -> None:
-        optim = self.critic_optim
-        with torch.no_grad():
-            next_action, next_log_prob = self._sample(self._actor_output(batch.next_obs)[-1][0])
-            target_psi = self.target.form(optim.theta, out=optim.grad)
-            next_q = self._critic_output(batch.next_obs, next_action, target_psi)[-1].squeeze(-1)
-            target = soft_target(batch.reward, batch.terminated, next_q, next_log_prob, self.alpha, self.config.gamma)
-            layers = self._critic_output(batch.obs, batch.action, optim.theta)
-            loss, grad_q = critic_loss(layers[-1].squeeze(-1), target)
-            seed = self._seed(grad_q, optim).unsqueeze(-1)
-            self.critic.backward(seed, layers, optim.theta, self._compute, grad_flat=optim.grad)
-            optim.step()
-            self.metrics[0] = loss
-            self.metrics[2] = layers[-1].mean(dtype=torch.float32)
+    def _load(self, batch: Batch) -> None:
+        inputs, width = self._passes.inputs, self.obs_dim
+        inputs[NEXT, :, :width].copy_(batch.next_obs)
+        inputs[CHOSEN:, :, :width].copy_(batch.obs)
+        inputs[TAKEN, :, width:].copy_(batch.action)
 
-    def _update_actor_and_alpha(self, batch: Batch) -> None:
-        optim = self.actor_optim
-        with torch.no_grad():
-            layers = self._actor_output(batch.obs)
-        output = layers[-1][0].detach().requires_grad_()
-        action, log_prob = self._sample(output)
-        with torch.no_grad():
-            alpha, known_log_prob = self.alpha, log_prob.detach()
-            critic_layers = self._critic_output(batch.obs, action.detach(), self.critic_optim.theta)
-            loss, grad_q, grad_log_prob = actor_loss(critic_layers[-1].squeeze(-1), known_log_prob, alpha)
-            seed = self._seed(grad_q, optim).unsqueeze(-1)
-            grad_input = self.critic.backward(seed, critic_layers, self.critic_optim.theta, self._compute)
-            assert grad_input is not None
-            grad_action = grad_input[..., self.obs_dim :].sum(dim=0)
-        torch.autograd.backward((action, log_prob), (grad_action, grad_log_prob * optim.loss_scale.scale))
-        with torch.no_grad():
-            assert output.grad is not None
-            self.actor.backward(output.grad[None], layers, optim.theta, self._compute, grad_flat=optim.grad)
+    def _draw(self) -> Drawn:
+        """Return what the policy does at both observations, and make it the critics' input."""
+        memory, width = self._passes, self.obs_dim
+        obs = memory.inputs[: CHOSEN + 1, :, :width]
+        output = self.actor.forward(obs.flatten(0, 1)[None], self._theta, self._product, memory.actor)
+        torch.randn(memory.noise.shape, generator=self.generator, device=self.device, out=memory.noise)
+        fixes, dtype = self.precision, self.precision.dtype
+        output, noise = output.view(2, -1, 2 * self.action_dim).to(dtype), memory.noise.to(dtype)
+        drawn: Drawn
+        if fixes.normal_fix == fixes.softplus_fix == (dtype in (torch.float16, torch.bfloat16)):
+            drawn = ClosedForm(output, noise)
+        else:
+            drawn = StepByStep(output, noise, normal_fix=fixes.normal_fix, softplus_fix=fixes.softplus_fix)
+        memory.inputs[: CHOSEN + 1, :, width:].copy_(drawn.action)
+        return drawn
+
+    def _update_critic(self, batch: Batch, next_log_prob: Tensor, alpha: Tensor) -> None:
+        memory, optim, product = self._passes, self.critic_optim, self._product
+        x = memory.inputs[TAKEN:]
+        next_q = self.critic.forward(memory.inputs[: NEXT + 1], self._target_psi, product, memory.spare)
+        target = soft_target(batch.reward, batch.terminated, next_q[..., 0], next_log_prob, alpha, self.config.gamma)
+        q = self.critic.forward(x, self._psi, product, memory.critic)
+        error = q[..., 0] - target
+        seed = self._seed(critic_gradient(error), optim)
+        self.critic.backward(seed, x, memory.critic, self._psi, product, self._psi_gradient, memory.spare)
+        if optim.grad is not None:
             optim.step()
-            _, grad_log_alpha = alpha_loss(known_log_prob, alpha, self.target_entropy)
-            self.alpha_optim.grad[0] = self._seed(grad_log_alpha, self.alpha_optim)
-            self.alpha_optim.step()
-            self.metrics[1] = loss
-            self.metrics[3] = known_log_prob.mean()
+        self._last.error, self._last.target = error, target
+
+    def _update_actor(self, drawn: Drawn, alpha: Tensor) -> None:
+        memory, optim, product = self._passes, self.actor_optim, self._product
+        chosen = memory.inputs[CHOSEN : CHOSEN + 1]
+        q = self.critic.forward(chosen, self._psi, product, memory.critic)
+        seed = self._seed(actor_gradient(q[..., 0]), optim)
+        self.critic.input_gradient(seed, memory.critic, self._psi, product, memory.spare, memory.grad_action)
+        batch = len(memory.seed[0])
+        grad_log_prob = alpha * optim.row.scale / batch
+        grad_action = memory.grad_action.sum(dim=0).to(self.precision.dtype)
+        grad_output = drawn.gradient(CHOSEN, grad_action, grad_log_prob)[None].to(product.compute)
+        saved = [y[:, batch:] for y in memory.actor]
+        spare = [y[:1] for y in memory.spare]
+        x = chosen[..., : self.obs_dim]
+        self.actor.backward(grad_output, x, saved, self._theta, product, self._theta_gradient, spare)
+        if optim.grad is not None:
+            optim.step()
+        self._last.q, self._last.log_prob, self._last.alpha = q[..., 0], drawn.log_prob[CHOSEN], alpha
+
+    def _update_alpha(self, log_prob: Tensor, alpha: Tensor) -> None:
+        optim = self.alpha_optim
+        assert optim.grad is not None
+        torch.mul(alpha_loss(log_prob, alpha, self.target_entropy), optim.row.scale, out=optim.grad[0])
+        optim.step()
 
     def _seed(self, grad: Tensor, optim: HAdam) -> Tensor:
-        """Return the derivative times the loss scale, rounded to the stored dtype."""
-        return (grad * optim.loss_scale.scale).to(self.precision.dtype)
-
-    def _actor_output(self, obs: Tensor) -> list[Tensor]:
-        return self.actor.forward(obs[None], self.actor_optim.theta, self._compute)
-
-    def _critic_output(self, obs: Tensor, action: Tensor, psi: Tensor) -> list[Tensor]:
-        return self.critic.forward(torch.cat((obs, action), dim=-1)[None], psi, self._compute)
-
-    def _sample(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        mean, raw = output.chunk(2, dim=-1)
-        noise = torch.randn(mean.shape, generator=self.generator, device=self.device).to(mean.dtype)
-        fixes = self.precision
-        return sample(mean, log_std(raw).exp(), noise, normal_fix=fixes.normal_fix, softplus_fix=fixes.softplus_fix)
+        """Return the derivative [2, B] times the loss scale, rounded to the stored dtype, as [2, B, 1]."""
+        seed = self._passes.seed
+        torch.mul(grad, optim.row.scale, out=seed[..., 0])
+        return self._product.round_(seed)
 
     def policy_weights(self) -> dict[str, NDArray[np.float32]]:
         """Return the actor's weights by the policy graph's names."""
@@ -209,16 +295,16 @@ class Agent:
 
     def read_metrics(self) -> Reading:
         """Return the last update's metrics: the one place where the host waits for the learner's tensors."""
-        row = dict(zip(METRICS, self.metrics.tolist(), strict=True))
+        row = dict(zip(METRICS, self._last.metrics().tolist(), strict=True))
         row["alpha"] = float(self.alpha)
         row["entropy"] = -row["log_prob"]
         row["target_entropy"] = self.target_entropy
+        scales = self.coefficients.loss_scale
+        looked = zip(OPTIMISERS, scales.scale.tolist(), scales.skipped.tolist(), scales.exhausted.tolist(), strict=True)
         dead = ""
-        for name, optim in self._optimisers().items():
-            row[f"{name}_scale"] = float(optim.loss_scale.scale)
-            row[f"skipped_{name}"] = float(optim.loss_scale.skipped)
-            if bool(optim.loss_scale.exhausted) and not dead:
-                dead = name
+        for name, scale, skipped, exhausted in looked:
+            row[f"{name}_scale"], row[f"skipped_{name}"] = scale, float(skipped)
+            dead = dead or (name if exhausted else "")
         halvings, culprit = 0, ""
         if isinstance(self.target, KahanTarget):
             halvings = int(self.target.halvings)
@@ -228,7 +314,11 @@ class Agent:
     def state(self) -> dict[str, Tensor]:
         """Return every tensor a checkpoint must hold; the generator's state is among them."""
         found = {"generator": self.generator.get_state(), "updates": torch.tensor(self.updates)}
-        for name, optim in self._optimisers().items():
+        return found | self._learned()
+
+    def _learned(self) -> dict[str, Tensor]:
+        found = {f"coefficients.{name}": value for name, value in self.coefficients.state().items()}
+        for optim, name in zip((self.critic_optim, self.actor_optim, self.alpha_optim), OPTIMISERS, strict=True):
             found |= {f"{name}.{key}": value for key, value in optim.state().items()}
         return found
 
@@ -240,12 +330,8 @@ class Agent:
                 raise ValueError(
                     f"{key} is {list(given.shape)} of {given.dtype}; expected {list(value.shape)} of {value.dtype}"
                 )
-        for name, optim in self._optimisers().items():
-            for key, value in optim.state().items():
-                value.copy_(saved[f"{name}.{key}"])
-            optim.loss_scale.revive()
+        for key, value in self._learned().items():
+            value.copy_(saved[key])
+        self.coefficients.loss_scale.revive()
         self.generator.set_state(saved["generator"].cpu())
         self.updates = int(saved["updates"])
-
-    def _optimisers(self) -> dict[str, HAdam]:
-        return {"critic": self.critic_optim, "actor": self.actor_optim, "alpha": self.alpha_optim}

@@ -17,35 +17,56 @@ _EXPONENT = 0x7F800000
 """The exponent's bits of an fp32 number."""
 
 
-class Dither:
-    """The sequence for buffers [R, N] stored in `dtype`, walked in chunks of at most `length` elements of each row."""
+class Weyl:
+    """A Weyl sequence for each element of [R, N] buffers walked in chunks of at most `length`; `seed` sets r_i."""
 
-    def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, rows: int, length: int, device: torch.device, seed: int) -> None:
         self.phase = torch.zeros((), dtype=torch.float64, device=device)
-        self._exact = dtype in (torch.float32, torch.float64)
-        if self._exact:
-            return
+        self._offset, self._width = (torch.zeros((), device=device) for _ in range(2))
+        start = torch.rand(length, rows, generator=torch.Generator().manual_seed(seed))
+        self._start = start.mT.contiguous().to(device)
+        self.values = torch.zeros_like(self._start)
+        """[R, length], uniform in half of `width` either way, or zero."""
+
+    def advance(self) -> None:
+        """Go to the next step."""
+        self._offset.copy_(self.phase.add_(GOLDEN).frac_())
+
+    def spread(self, width: float, enabled: Tensor) -> None:
+        """Compute this step's values; where not `enabled` [], they are zero."""
+        self._width.fill_(width).mul_(enabled)
+        torch.add(self._start, self._offset, out=self.values).frac_().sub_(0.5).mul_(self._width)
+
+
+class Dither:
+    """Stores fp32 buffers [R, N] in a half-precision `dtype`, in chunks of at most `length` of each row."""
+
+    def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
         limits = torch.finfo(dtype)
         self._eps, self._smallest_normal = limits.eps, limits.smallest_normal
-        start = torch.rand(length, rows, generator=torch.Generator().manual_seed(0))
-        self._start = start.mT.contiguous().to(device)
-        self._noise = torch.empty_like(self._start)
+        self._weyl = Weyl(rows, length, device, seed)
         self._spacing = torch.empty(rows, length, dtype=torch.int32, device=device)
+        self._exponent = torch.tensor(_EXPONENT, dtype=torch.int32, device=device)
 
-    def advance(self, enabled: Tensor) -> None:
-        """Go to the next step's values; where not `enabled` [], they are zero and storing rounds to nearest.
+    @property
+    def phase(self) -> Tensor:
+        """Where the sequence stands, []: all that a checkpoint must hold."""
+        return self._weyl.phase
+
+    def advance(self) -> None:
+        """Go to the next step's values; `enable` follows."""
+        self._weyl.advance()
+
+    def enable(self, enabled: Tensor) -> None:
+        """Dither what is stored next; where not `enabled` [], round it to nearest.
 
         A value that came from storage then goes back unchanged.
         """
-        self.phase.add_(GOLDEN).frac_()
-        if not self._exact:
-            torch.add(self._start, self.phase.float(), out=self._noise).frac_().sub_(0.5).mul_(enabled * self._eps)
+        self._weyl.spread(self._eps, enabled)
 
     def store(self, value: Tensor, out: Tensor) -> Tensor:
-        """Write `value` [R, n] (fp32, kept) to `out` [R, n], dithered unless `out` is exact; return `out`."""
-        if self._exact:
-            return out.copy_(value)
+        """Write `value` [R, n] (fp32, kept) to `out` [R, n]; return `out`."""
         length = value.shape[-1]
-        exponent = torch.bitwise_and(value.view(torch.int32), _EXPONENT, out=self._spacing[:, :length])
+        exponent = torch.bitwise_and(value.view(torch.int32), self._exponent, out=self._spacing[:, :length])
         power = exponent.view(torch.float32).clamp_(min=self._smallest_normal)
-        return out.copy_(torch.addcmul(value, power, self._noise[:, :length], out=power))
+        return out.copy_(torch.addcmul(value, power, self._weyl.values[:, :length], out=power))

@@ -22,7 +22,14 @@ def spans(buffer: Tensor) -> list[slice]:
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-def largest(values: Tensor) -> Tensor:
-    """Return the largest magnitude in `values`, [] in fp32; NaN if there is one."""
-    low, high = values.aminmax()
-    return torch.maximum(-low, high).float()
+class Largest:
+    """Finds the largest magnitude in buffers of one dtype, without allocating."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._low, self._high = (torch.zeros((), dtype=dtype, device=device) for _ in range(2))
+        self._wide = torch.zeros((), device=device)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the largest magnitude in `values`, [] in fp32, good until the next call; NaN if there is one."""
+        torch.aminmax(values, out=(self._low, self._high))
+        return self._wide.copy_(torch.maximum(self._low.neg_(), self._high, out=self._high))

@@ -24,26 +24,31 @@ def soft_target(
     return torch.where(terminated, reward, reward + gamma * next_v)
 
 
-def critic_loss(q: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean squared error summed over both critics, and its derivative by `q` [2, B]."""
-    error = q.float() - target
-    return error.square().mean(dim=-1).sum(), error * (2 / q.shape[-1])
+def critic_gradient(error: Tensor) -> Tensor:
+    """Return the derivative by q [2, B] of `critic_loss`, given the errors q - target [2, B]."""
+    return error * (2 / error.shape[-1])
 
 
-def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean(alpha log_prob - min q), its derivative by `q` [2, B] and by `log_prob` [B].
+def critic_loss(error: Tensor) -> Tensor:
+    """Return the mean squared error summed over both critics, []."""
+    return error.square().mean(dim=-1).sum()
 
-    A q that is not finite has no derivative: it is NaN there, so that the step is skipped instead of being taken
-    along the entropy alone.
+
+def actor_gradient(q: Tensor) -> Tensor:
+    """Return the derivative by `q` [2, B] of `actor_loss`, in fp32.
+
+    A q that is not finite has no derivative: it is NaN there (q - q), so that the step is skipped instead of being
+    taken along the entropy alone.
     """
-    batch = q.shape[-1]
     first = q[0] <= q[1]
-    lower = torch.where(first, q[0], q[1]).float()
-    grad_q = torch.where(torch.isfinite(q), torch.stack((first, ~first)).float() / -batch, torch.nan)
-    return (alpha * log_prob - lower).mean(), grad_q, (alpha / batch).expand_as(log_prob)
+    return torch.stack((first, ~first)).float().div_(-q.shape[-1]).add_(q - q)
 
 
-def alpha_loss(log_prob: Tensor, alpha: Tensor, target_entropy: float) -> tuple[Tensor, Tensor]:
-    """Return alpha * mean(-log_prob - target_entropy) and its derivative by log alpha, which equals it; both []."""
-    loss = alpha * (-log_prob - target_entropy).mean()
-    return loss, loss
+def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """Return mean(alpha log_prob - min q) over the batch, []; its derivative by each log_prob is alpha / B."""
+    return (alpha * log_prob - q.float().amin(dim=0)).mean()
+
+
+def alpha_loss(log_prob: Tensor, alpha: Tensor, target_entropy: float) -> Tensor:
+    """Return alpha * mean(-log_prob - target_entropy), []; its derivative by log alpha equals it."""
+    return log_prob.mean().neg_().sub_(target_entropy).mul_(alpha)

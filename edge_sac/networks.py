@@ -2,19 +2,21 @@
 
 All parameters of the K networks are views of one contiguous tensor; so are their gradients. The optimiser, the
 target and the finite check then see a single vector whatever the depth. The backward pass is written out because
-the update needs three different ones (all gradients, parameter gradients only, input gradients only), writes them
-where they are wanted, and saves one activation per layer.
+the update needs two different ones (by the parameters, or by some of the inputs), wants each gradient where it is
+used, and saves one activation per layer. Activations are in the product's compute dtype, rounded to the stored one;
+all of a pass goes to memory that the caller holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from edge_sac.half_matmul import affine, matmul
+from edge_sac.half_matmul import Part, Product, Weights
 
 ALIGN = 8
 """Elements: every matrix starts on 16 bytes in fp16."""
@@ -48,6 +50,11 @@ class Mlp:
         offset, shape = list(self.segments.values())[-1]
         return offset + -(-_count(shape) // ALIGN) * ALIGN
 
+    @property
+    def largest_layer(self) -> int:
+        """Return the number of weights of the largest layer."""
+        return max(_count(shape) for _, shape in self.segments.values())
+
     def views(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return (weight [K, I, O], bias [K, 1, O]) of each layer as views of `flat`."""
         parts = [flat[offset : offset + _count(shape)].view(shape) for offset, shape in self.segments.values()]
@@ -73,39 +80,117 @@ class Mlp:
                 torch.nn.init.orthogonal_(fresh, generator=generator)
                 one.copy_(fresh)
 
-    def forward(self, x: Tensor, flat: Tensor, compute: torch.dtype) -> list[Tensor]:
-        """Return the input and every layer's output: [K, B, width] each, in the dtype of `x` [K or 1, B, I]."""
-        layers = self.views(flat)
-        saved = [x.expand(self.copies, -1, -1)]
-        for layer, (weight, bias) in enumerate(layers):
-            y = affine(saved[-1], weight, bias, compute)
-            saved.append((y.relu_() if layer + 1 < len(layers) else y).to(x.dtype))
-        return saved
+    def outputs(self, batch: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        """Return memory for every layer's output of one pass: [K, B, width] each."""
+        return [torch.zeros(self.copies, batch, width, dtype=dtype, device=device) for width in self.sizes[1:]]
+
+    def forward(self, x: Tensor, weights: Weights, product: Product, saved: list[Tensor]) -> Tensor:
+        """Write every layer's output for `x` [K or 1, B, I] to `saved` and return the last, [K, B, O]."""
+        for layer, y in enumerate(saved):
+            product.affine(x, weights, layer, y)
+            if layer + 1 < len(saved):
+                y.relu_()
+            x = product.round_(y)
+        return x
 
     def backward(
         self,
         grad_output: Tensor,  # [K, B, O]
+        x: Tensor,  # [K or 1, B, I], as given to forward
         saved: list[Tensor],
-        flat: Tensor,
-        compute: torch.dtype,
-        grad_flat: Tensor | None = None,
-    ) -> Tensor | None:
-        """Write the parameters' gradient into `grad_flat`; without it return the input's, [K, B, I], instead."""
-        layers = self.views(flat)
-        grads = None if grad_flat is None else self.views(grad_flat)
+        weights: Weights,
+        product: Product,
+        gradient: Gradient,
+        spare: list[Tensor],
+    ) -> None:
+        """Give the parameters' gradient to `gradient`, from the last layer to the first; `spare` is overwritten."""
         grad = grad_output
-        for layer in reversed(range(len(layers))):
-            if grads is not None:
-                grad_weight, grad_bias = grads[layer]
-                wide = grad.to(compute)
-                grad_weight.copy_(torch.matmul(saved[layer].to(compute).mT, wide))
-                grad_bias.copy_(wide.sum(dim=1, keepdim=True, dtype=torch.promote_types(compute, torch.float32)))
-                if layer == 0:
-                    return None
-            grad = matmul(grad, layers[layer][0].mT, compute)
-            if layer > 0:
-                grad = torch.ops.aten.threshold_backward(grad, saved[layer], 0)  # a select, never inf * 0
-        return grad
+        for layer in reversed(range(len(saved))):
+            inputs = saved[layer - 1] if layer else x
+            below = _below(grad, saved, layer, weights, product, spare) if layer else grad
+            gradient.take(layer, inputs, grad)
+            grad = below
+
+    def input_gradient(
+        self,
+        grad_output: Tensor,  # [K, B, O]
+        saved: list[Tensor],
+        weights: Weights,
+        product: Product,
+        spare: list[Tensor],
+        out: Tensor,
+    ) -> Tensor:
+        """Write the gradient by the last inputs to `out` [K, B, at most I] and return it; `spare` is overwritten."""
+        grad = grad_output
+        for layer in reversed(range(1, len(saved))):
+            grad = _below(grad, saved, layer, weights, product, spare)
+        product.grad_input(grad, weights, 0, out, first=self.sizes[0] - out.shape[-1])
+        return product.round_(out)
+
+
+def _below(
+    grad: Tensor, saved: list[Tensor], layer: int, weights: Weights, product: Product, spare: list[Tensor]
+) -> Tensor:
+    """Return the gradient by the hidden layer below `layer`, zero where its unit was off."""
+    below = product.grad_input(grad, weights, layer, spare[layer - 1])
+    # A select: an infinite gradient times zero would be NaN.
+    torch.ops.aten.threshold_backward.grad_input(below, saved[layer - 1], 0, grad_input=below)
+    return product.round_(below)
+
+
+class Gradient(Protocol):
+    """Where a backward pass leaves the gradient by the parameters."""
+
+    def take(self, layer: int, inputs: Tensor, grad: Tensor) -> None:
+        """Take the layer's inputs [K or 1, B, I] and the gradient by its outputs [K, B, O]; neither may be changed.
+
+        The layer's parameters are not read again before the next pass.
+        """
+
+
+class FlatWeights:
+    """The parameters of K networks in one flat buffer."""
+
+    def __init__(self, mlp: Mlp, flat: Tensor) -> None:
+        self._views = mlp.views(flat)
+
+    def stored(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """Return weights and bias."""
+        return self._views[layer]
+
+    def shape(self, layer: int) -> tuple[int, int, int]:
+        """Return (K, I, O)."""
+        copies, inputs, outputs = self._views[layer][0].shape
+        return copies, inputs, outputs
+
+    def read(self, layer: int, part: Part, out: Tensor) -> Tensor:
+        """Copy a part of the weights to `out`."""
+        return out.copy_(self._views[layer][0][part])
+
+    def bias(self, layer: int, out: Tensor) -> Tensor:
+        """Copy the bias to every row of `out`."""
+        return out.copy_(self._views[layer][1])
+
+
+class GradientBuffer:
+    """A flat buffer that a backward pass fills: the gradient as a whole, each element rounded once."""
+
+    def __init__(self, mlp: Mlp, flat: Tensor, product: Product) -> None:
+        self._views, self._product = mlp.views(flat), product
+
+    def take(self, layer: int, inputs: Tensor, grad: Tensor) -> None:
+        """Write the layer's gradient to its place."""
+        weight, bias = self._views[layer]
+        self._product.grad_weight(inputs, grad, weight)
+        sum_rows(grad, bias)
+
+
+def sum_rows(grad: Tensor, out: Tensor) -> None:
+    """Write the sum of `grad` [K, B, O] over B, in at least fp32 and rounded once, to `out` [K, 1, O]."""
+    if grad.dtype == out.dtype and grad.dtype in (torch.float32, torch.float64):
+        torch.sum(grad, 1, keepdim=True, out=out)
+    else:
+        out.copy_(torch.sum(grad, 1, keepdim=True, dtype=torch.promote_types(grad.dtype, torch.float32)))
 
 
 def _count(shape: tuple[int, ...]) -> int:
