@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sac import replay
+from edge_sac.adam import Adam
 from edge_sac.coefficients import Coefficients
 from edge_sac.config import AgentConfig
 from edge_sac.half_matmul import MatmulPath, Product
@@ -162,8 +163,9 @@ class Agent:
         log_alpha = torch.zeros(ALIGN, dtype=precision.dtype, device=device)
         log_alpha[0] = math.log(config.initial_alpha)
         self.target = target_state(precision.target, psi)
+        self.rates = (config.critic_lr, config.actor_lr, config.alpha_lr)
         self.coefficients = Coefficients(
-            (config.critic_lr, config.actor_lr, config.alpha_lr),
+            self.rates,
             LossScale(device, enabled=precision.loss_scaling, count=len(OPTIMISERS)),
             betas=(config.beta1, config.beta2),
             eps=config.eps,
@@ -189,18 +191,24 @@ class Agent:
         mlp.initialise(flat, generator)
         return flat
 
-    def _optimiser(self, name: str, flat: Tensor, rounding: Rounding, target: TargetState | None = None) -> HAdam:
+    def _optimiser(
+        self, name: str, flat: Tensor, rounding: Rounding, target: TargetState | None = None
+    ) -> HAdam | Adam:
+        chosen, index = self.precision, OPTIMISERS.index(name)
+        whole = chosen.gradients == "whole" or name == "alpha"
+        if chosen.plain:
+            return Adam(flat, self.coefficients, index, self.rates[index], whole_gradient=whole)
         return HAdam(
             flat,
             self.coefficients,
-            OPTIMISERS.index(name),
+            index,
             rounding=rounding,
-            moments=self.precision.moments,
-            whole_gradient=self.precision.gradients == "whole" or name == "alpha",
+            moments=chosen.moments,
+            whole_gradient=whole,
             target=target,
         )
 
-    def _gradient(self, mlp: Mlp, optim: HAdam) -> Gradient:
+    def _gradient(self, mlp: Mlp, optim: HAdam | Adam) -> Gradient:
         if optim.grad is None:
             return GradientStream(mlp, optim, self._product)
         return GradientBuffer(mlp, optim.grad, self._product)
@@ -283,7 +291,7 @@ class Agent:
         torch.mul(alpha_loss(log_prob, alpha, self.target_entropy), optim.row.scale, out=optim.grad[0])
         optim.step()
 
-    def _seed(self, grad: Tensor, optim: HAdam) -> Tensor:
+    def _seed(self, grad: Tensor, optim: HAdam | Adam) -> Tensor:
         """Return the derivative [2, B] times the loss scale, rounded to the stored dtype, as [2, B, 1]."""
         seed = self._passes.seed
         torch.mul(grad, optim.row.scale, out=seed[..., 0])

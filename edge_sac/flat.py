@@ -33,3 +33,20 @@ class Largest:
         """Return the largest magnitude in `values`, [] in fp32, good until the next call; NaN if there is one."""
         torch.aminmax(values, out=(self._low, self._high))
         return self._wide.copy_(torch.maximum(self._low.neg_(), self._high, out=self._high))
+
+
+class Views:
+    """The views of the spans of a buffer [R, N], each made once: making one costs as much as its use."""
+
+    def __init__(self, buffer: Tensor, *, scratch: bool = False) -> None:
+        """`scratch` memory is only a chunk long and every span begins at its start."""
+        self._buffer, self._scratch = buffer, scratch
+        self._made: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+
+    def __call__(self, span: slice) -> tuple[Tensor, ...]:
+        """Return the span of the whole buffer [R, n], then of each row [n]."""
+        key = (span.start, span.stop)
+        if key not in self._made:
+            part = self._buffer[:, : span.stop - span.start] if self._scratch else self._buffer[:, span]
+            self._made[key] = (part, *part)
+        return self._made[key]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from edge_sac.dither import Dither, Weyl
-from edge_sac.flat import Largest
+from edge_sac.flat import Largest, Views
 
 
 class MomentStorage(Protocol):
@@ -32,10 +32,10 @@ class MomentStorage(Protocol):
     def enable(self, enabled: Tensor) -> None:
         """Say whether what is stored next has changed, []; where not, it must go back as it came."""
 
-    def load(self, span: slice, decay: Tensor) -> Tensor:
-        """Return (m, w) of the span times `decay` [2, 1], [2, n] in fp32, good until the next call."""
+    def load(self, span: slice, decay: Tensor) -> tuple[Tensor, Tensor]:
+        """Return m and w of the span times `decay` [2, 1], [n] each in fp32, good until the next call."""
 
-    def store(self, span: slice, moments: Tensor) -> Tensor:
+    def store(self, span: slice) -> Tensor:
         """Store what `load` returned and the step changed, and keep it; return the largest magnitude stored, []."""
 
     def state(self) -> dict[str, Tensor]:
@@ -49,6 +49,7 @@ class SingleMoments:
         limits = torch.finfo(theta.dtype)
         self.room, self.floor = limits.max, 0.0
         self.moments = torch.zeros(2, len(theta), dtype=theta.dtype, device=theta.device)
+        self._stored = Views(self.moments)
         self._peak = torch.zeros((), dtype=theta.dtype, device=theta.device)
 
     def begin(self) -> None:
@@ -57,13 +58,15 @@ class SingleMoments:
     def enable(self, enabled: Tensor) -> None:
         """Do nothing: everything is stored exactly."""
 
-    def load(self, span: slice, decay: Tensor) -> Tensor:
+    def load(self, span: slice, decay: Tensor) -> tuple[Tensor, Tensor]:
         """Return the stored values themselves, decayed."""
-        return self.moments[:, span].mul_(decay)
+        both, m, w = self._stored(span)
+        both.mul_(decay)
+        return m, w
 
-    def store(self, span: slice, moments: Tensor) -> Tensor:  # noqa: ARG002
+    def store(self, span: slice) -> Tensor:
         """Return the largest w: m is bound by it."""
-        return torch.amax(moments[1], dim=0, out=self._peak)
+        return torch.amax(self._stored(span)[2], dim=0, out=self._peak)
 
     def state(self) -> dict[str, Tensor]:
         """Return m and w."""
@@ -77,7 +80,8 @@ class HalfMoments:
         limits = torch.finfo(theta.dtype)
         self.room, self.floor = limits.max, limits.smallest_normal * limits.eps
         self.moments = torch.zeros(2, len(theta), dtype=theta.dtype, device=theta.device)
-        self._wide = torch.empty(2, length, device=theta.device)
+        self._stored = Views(self.moments)
+        self._wide = Views(torch.empty(2, length, device=theta.device), scratch=True)
         self._dither = Dither(2, length, theta.dtype, theta.device)
         self._largest = Largest(theta.dtype, theta.device)
 
@@ -89,13 +93,15 @@ class HalfMoments:
         """Dither, or round to nearest."""
         self._dither.enable(enabled)
 
-    def load(self, span: slice, decay: Tensor) -> Tensor:
+    def load(self, span: slice, decay: Tensor) -> tuple[Tensor, Tensor]:
         """Return the widened values, decayed."""
-        return self._wide[:, : span.stop - span.start].copy_(self.moments[:, span]).mul_(decay)
+        both, m, w = self._wide(span)
+        both.copy_(self._stored(span)[0]).mul_(decay)
+        return m, w
 
-    def store(self, span: slice, moments: Tensor) -> Tensor:
+    def store(self, span: slice) -> Tensor:
         """Round by dither."""
-        return self._largest(self._dither.store(moments, self.moments[:, span]))
+        return self._largest(self._dither.store(self._wide(span)[0], self._stored(span)[0]))
 
     def state(self) -> dict[str, Tensor]:
         """Return m and w, and where the dither stands."""
@@ -120,10 +126,12 @@ class ByteMoments:
         self.largest_ratio = (1 - beta1) / math.sqrt(1 - beta2) / math.sqrt(max(1 - beta1 * beta1 / beta2, 1e-3))
         self.ratio = torch.zeros(len(theta), dtype=torch.int8, device=device)
         self.root = torch.zeros(len(theta), dtype=torch.uint8, device=device)
-        self._wide = torch.empty(2, length, device=device)
-        self._scaled = torch.empty(1, length, device=device)
-        self._spread = torch.empty(1, length, dtype=torch.float16, device=device)
+        self._ratio, self._root = Views(self.ratio.unsqueeze(0)), Views(self.root.unsqueeze(0))
+        half = torch.empty(1, length, dtype=torch.float16, device=device)
+        self._half, self._bits = Views(half, scratch=True), Views(half.view(torch.int16), scratch=True)
+        self._wide, self._scaled = (Views(torch.empty(rows, length, device=device), scratch=True) for rows in (2, 1))
         self._weyl = Weyl(1, length, device, seed=0)
+        self._uniform = Views(self._weyl.values, scratch=True)
         self._dither = _CoarseDither(length, device)
         self._largest = Largest(torch.float32, device)
 
@@ -137,28 +145,26 @@ class ByteMoments:
         self._weyl.spread(1.0, enabled)
         self._dither.enable(enabled)
 
-    def load(self, span: slice, decay: Tensor) -> Tensor:
+    def load(self, span: slice, decay: Tensor) -> tuple[Tensor, Tensor]:
         """Return w from its bits and m from its ratio to w, decayed."""
-        length = span.stop - span.start
-        moments = self._wide[:, :length]
-        m, w = moments
-        half = self._spread[0, :length]
-        half.view(torch.int16).copy_(self.root[span]).bitwise_left_shift_(_DROPPED)
+        both, m, w = self._wide(span)
+        half, bits = self._half(span)[1], self._bits(span)[1]
+        bits.copy_(self._root(span)[1]).bitwise_left_shift_(_DROPPED)
         w.copy_(half)
-        m.copy_(self.ratio[span]).mul_(w).mul_(self.largest_ratio / _LEVELS)
-        return moments.mul_(decay)
+        m.copy_(self._ratio(span)[1]).mul_(w).mul_(self.largest_ratio / _LEVELS)
+        both.mul_(decay)
+        return m, w
 
-    def store(self, span: slice, moments: Tensor) -> Tensor:
+    def store(self, span: slice) -> Tensor:
         """Round both by dither."""
-        m, w = moments
-        length = len(m)
-        scaled = self._scaled[0, :length]
+        both, m, w = self._wide(span)
+        scaled = self._scaled(span)[1]
         torch.div(m, torch.clamp(w, min=2.0**-30, out=scaled), out=scaled).mul_(_LEVELS / self.largest_ratio)
-        scaled.add_(self._weyl.values[0, :length]).round_().clamp_(-_LEVELS, _LEVELS)
-        self.ratio[span].copy_(scaled)
-        half = self._dither.store(moments[1:], self._spread[:, :length])[0].clamp_(min=0)
-        bits = half.view(torch.int16)
-        self.root[span].copy_(bits.add_(1 << (_DROPPED - 1)).bitwise_right_shift_(_DROPPED))
+        scaled.add_(self._uniform(span)[1]).round_().clamp_(-_LEVELS, _LEVELS)
+        self._ratio(span)[1].copy_(scaled)
+        self._dither.store(both[1:], self._half(span)[0]).clamp_(min=0)
+        bits = self._bits(span)[1]
+        self._root(span)[1].copy_(bits.add_(1 << (_DROPPED - 1)).bitwise_right_shift_(_DROPPED))
         return self._largest(w)
 
     def state(self) -> dict[str, Tensor]:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from edge_sac.adam import Adam
 from edge_sac.coefficients import Coefficients
-from edge_sac.flat import chunk, spans
+from edge_sac.flat import Views, chunk, spans
 from edge_sac.half_matmul import Product
 from edge_sac.moments import moment_storage
 from edge_sac.networks import Mlp, sum_rows
@@ -61,8 +62,9 @@ class HAdam:
         coefficients.room = min(coefficients.room, self.moments.room)
         if self.moments.floor:
             coefficients.eps_floor = max(coefficients.eps_floor, self.moments.floor, EPS_FLOOR)
-        self._spans = [(span, theta[span]) for span in spans(theta)]
-        self._scratch = torch.empty(3, length, device=device)
+        self._spans = spans(theta)
+        self._theta = Views(theta.unsqueeze(0))
+        self._scratch = Views(torch.empty(3, length, device=device), scratch=True)
         self._exact = theta.dtype in (torch.float32, torch.float64)
         self._simply_added = self._exact and (target is None or not target.listens)
         self._now = torch.zeros(3, device=device)
@@ -71,6 +73,8 @@ class HAdam:
         self._finite = torch.zeros((), dtype=torch.bool, device=device)
         bits = torch.int32 if theta.element_size() == 4 else torch.int16
         self._mask = torch.zeros((), dtype=bits, device=device)
+        if self.grad is not None:
+            self._grad, self._grad_bits = Views(self.grad.unsqueeze(0)), self.grad.view(bits)
 
     def step(self) -> None:
         """Take one step along `grad`."""
@@ -78,9 +82,9 @@ class HAdam:
         self.begin()
         self._allow(self.grad)
         # Zeros in place of a gradient that is not finite: all bits away, or none.
-        self.grad.view(self._mask.dtype).bitwise_and_(self._mask.copy_(self._finite).neg_())
-        for span, theta in self._spans:
-            self._advance(span, theta, self.grad[span])
+        self._grad_bits.bitwise_and_(self._mask.copy_(self._finite).neg_())
+        for span in self._spans:
+            self._advance(span, self._grad(span)[1])
 
     def begin(self) -> None:
         """Begin a step that is taken in parts."""
@@ -91,7 +95,7 @@ class HAdam:
         """Take the step of theta[span] along `grad`, flat and at most a chunk long; it is used up."""
         self._allow(grad)
         grad.masked_fill_(self._finite.logical_not(), 0)
-        self._advance(span, self.theta[span], grad)
+        self._advance(span, grad)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint must hold, the target's included."""
@@ -113,18 +117,18 @@ class HAdam:
         self.moments.enable(self._finite)
         self.rounding.enable(self._finite)
 
-    def _advance(self, span: slice, theta: Tensor, grad: Tensor) -> None:
+    def _advance(self, span: slice, grad: Tensor) -> None:
         beta1, beta2 = self.betas
-        step, before, change = self._scratch[:, : len(theta)]
+        theta = self._theta(span)[1]
+        _, step, before, change = self._scratch(span)
         g = grad if grad.dtype == torch.float32 else before.copy_(grad)
-        moments = self.moments.load(span, self._decay)
-        m, w = moments
+        m, w = self.moments.load(span, self._decay)
         m.add_(g, alpha=1 - beta1)
         if self.hypot:
             w.mul_(w).addcmul_(g, g, value=1 - beta2).sqrt_()
         else:
             w.addcmul_(g, g, value=1 - beta2)
-        torch.maximum(self.row.peak, self.moments.store(span, moments), out=self.row.peak)
+        torch.maximum(self.row.peak, self.moments.store(span), out=self.row.peak)
         # The step uses the moments as computed, before they were rounded into their storage.
         torch.mul(w, self.row.correction, out=step)
         if not self.hypot:
@@ -141,7 +145,7 @@ class HAdam:
 class GradientStream:
     """Steps an optimiser along each part of the gradient as a backward pass computes it; none is ever stored."""
 
-    def __init__(self, mlp: Mlp, optim: HAdam, product: Product) -> None:
+    def __init__(self, mlp: Mlp, optim: HAdam | Adam, product: Product) -> None:
         self._optim, self._product = optim, product
         self._segments = list(mlp.segments.values())
         self._last = len(mlp.sizes) - 2

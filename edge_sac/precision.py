@@ -47,6 +47,14 @@ class Precision:
     """A buffer for all of a network's gradient, or one for a part of a layer that is used up at once."""
 
     @property
+    def plain(self) -> bool:
+        """Return whether the step is single precision's own: Adam, nothing scaled, carried or coded."""
+        fixed = (
+            self.hadam or self.loss_scaling or self.target == "lag" or "kahan" in (self.rounding, self.actor_rounding)
+        )
+        return self.dtype == torch.float32 and not fixed
+
+    @property
     def replay_dtype(self) -> str:
         """Return the NumPy name of the format that observations and actions are stored in."""
         return "float32" if self.dtype == torch.float32 else "float16"

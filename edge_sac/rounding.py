@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from edge_sac.dither import Dither
+from edge_sac.flat import Views
 from edge_sac.kahan import kahan_add
 from edge_sac.precision import Rounding
 
@@ -41,6 +42,7 @@ class Compensated:
 
     def __init__(self, theta: Tensor) -> None:
         self.compensation = torch.zeros_like(theta)
+        self._views = Views(self.compensation.unsqueeze(0))
 
     def begin(self) -> None:
         """Do nothing."""
@@ -50,7 +52,7 @@ class Compensated:
 
     def add(self, span: slice, theta: Tensor, step: Tensor, before: Tensor, change: Tensor) -> None:
         """Add by `kahan_add`."""
-        kahan_add(theta, self.compensation[span], step, before, change)
+        kahan_add(theta, self._views(span)[1], step, before, change)
 
     def state(self) -> dict[str, Tensor]:
         """Return the compensation."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from edge_sac.flat import Largest, chunk, spans
+from edge_sac.flat import Largest, Views, chunk, spans
 from edge_sac.half_matmul import Part
 from edge_sac.kahan import kahan_add
 from edge_sac.networks import Mlp
@@ -60,11 +60,12 @@ class LagTarget:
 
     def __init__(self, psi: Tensor) -> None:
         self.lag = torch.zeros_like(psi)
+        self._views = Views(self.lag.unsqueeze(0))
         self.codes = (psi, self.lag)
 
     def moved(self, span: slice, change: Tensor) -> None:
         """Subtract the change of psi from the lag, in fp32, stored once."""
-        lag = self.lag[span]
+        lag = self._views(span)[1]
         lag.copy_(change.neg_().add_(lag))
 
     def follow(self, psi: Tensor, tau: float) -> None:  # noqa: ARG002
@@ -162,6 +163,9 @@ class PlainTarget:
 
     def follow(self, psi: Tensor, tau: float) -> None:
         """Add tau times the difference."""
+        if self.value.dtype == torch.float32:
+            self.value.lerp_(psi, tau)
+            return
         for span in spans(psi):
             value = self.value[span]
             value.add_(torch.sub(psi[span], value, out=self._scratch[: len(value)]), alpha=tau)
