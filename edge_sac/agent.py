@@ -325,10 +325,11 @@ class Agent:
         return found | self._learned()
 
     def _learned(self) -> dict[str, Tensor]:
-        found = {f"coefficients.{name}": value for name, value in self.coefficients.state().items()}
+        found: dict[str, Tensor] = {}
         for optim, name in zip((self.critic_optim, self.actor_optim, self.alpha_optim), OPTIMISERS, strict=True):
             found |= {f"{name}.{key}": value for key, value in optim.state().items()}
-        return found
+        found |= {f"target.{name}": value for name, value in self.target.state().items()}
+        return found | {f"coefficients.{name}": value for name, value in self.coefficients.state().items()}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Take up a saved state; raises KeyError or ValueError, with nothing changed, when it is another agent's."""

@@ -98,11 +98,8 @@ class HAdam:
         self._advance(span, grad)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint must hold, the target's included."""
-        own = {"theta": self.theta} | self.moments.state() | self.rounding.state()
-        if self.target is not None:
-            own |= {f"target.{name}": value for name, value in self.target.state().items()}
-        return own
+        """Return the tensors that a checkpoint must hold."""
+        return {"theta": self.theta} | self.moments.state() | self.rounding.state()
 
     def _allow(self, grad: Tensor) -> None:
         """Find whether `grad` is finite; where it is not, the step to come leaves everything as it is.
@@ -149,7 +146,7 @@ class GradientStream:
         self._optim, self._product = optim, product
         self._segments = list(mlp.segments.values())
         self._last = len(mlp.sizes) - 2
-        self._bias = torch.zeros(mlp.copies, 1, max(mlp.sizes), device=optim.theta.device)
+        self._bias = torch.zeros(mlp.copies * max(mlp.sizes), device=optim.theta.device)
         self._length = chunk(len(optim.theta), optim.theta.device)
 
     def take(self, layer: int, inputs: Tensor, grad: Tensor) -> None:
@@ -159,11 +156,11 @@ class GradientStream:
         offset, (_, rows, columns) = self._segments[2 * layer]
         for (copy, part, _), block in self._product.grad_weight_parts(inputs, grad):
             first = (copy.start or 0) * rows + (part.start or 0)
-            self._step(offset + first * columns, block.reshape(-1))
-        offset, (_, _, columns) = self._segments[2 * layer + 1]
-        bias = self._bias[:, :, :columns]
-        sum_rows(grad, bias)
-        self._step(offset, bias.reshape(-1))
+            self._step(offset + first * columns, block.view(-1))
+        offset, (copies, _, columns) = self._segments[2 * layer + 1]
+        bias = self._bias[: copies * columns]
+        sum_rows(grad, bias.view(copies, 1, columns))
+        self._step(offset, bias)
 
     def _step(self, offset: int, grad: Tensor) -> None:
         for start in range(0, len(grad), self._length):

@@ -121,7 +121,8 @@ class StepByStep:
 
     def gradient(self, which: int, grad_action: Tensor, grad_log_prob: Tensor) -> Tensor:
         """Return the gradient by output[which]."""
-        action, log_prob = (value[which] for value in self._drawn)
+        with torch.enable_grad():
+            action, log_prob = (value[which] for value in self._drawn)
         seeds = (grad_action, grad_log_prob.expand_as(log_prob))
         (found,) = torch.autograd.grad((action, log_prob), self._output, seeds)
         return found[which]

@@ -7,13 +7,10 @@ import torch
 
 from edge_sac.kahan import kahan_add
 
-YES = torch.tensor(True)
-NO = torch.tensor(False)
 
-
-def add(stored: torch.Tensor, compensation: torch.Tensor, step: torch.Tensor, enabled=YES) -> torch.Tensor:
-    before, change = torch.empty_like(step), torch.empty_like(step)
-    kahan_add(stored, compensation, step, before, change, enabled)
+def add(stored: torch.Tensor, compensation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+    before, change = stored.float(), torch.empty_like(step)
+    kahan_add(stored, compensation, step, torch.empty_like(step), change)
     assert torch.equal(change, stored.float() - before)
     return change
 
@@ -52,11 +49,11 @@ def test_compensation_is_not_zero_so_no_compiler_has_simplified_it_away():
     assert torch.allclose(compensation.float(), torch.full((8,), -1e-4), rtol=1e-3)
 
 
-def test_disabled_step_changes_neither_the_value_nor_its_compensation():
-    stored = torch.tensor([1.0, 2.0, 1024.0], dtype=torch.float16)
-    # Ties and binade edges: adding the compensation alone would round differently.
-    compensation = torch.tensor([2**-11, -(2**-10), 0.25], dtype=torch.float16)
-    before, kept = stored.clone(), compensation.clone()
-    add(stored, compensation, torch.zeros(3), NO)
-    assert torch.equal(stored, before)
-    assert torch.equal(compensation, kept)
+def test_step_of_zero_leaves_the_compensated_value_alone_to_the_last_bit():
+    stored = torch.tensor([1.0, 2.0, 1024.0, 1.5], dtype=torch.float16)
+    # Ties and binade edges, where adding the compensation alone may round to the neighbour.
+    compensation = torch.tensor([2**-11, -(2**-10), 0.25, 2**-12], dtype=torch.float16)
+    before = stored.double() - compensation.double()
+    for _ in range(3):
+        add(stored, compensation, torch.zeros(4))
+        assert torch.equal(stored.double() - compensation.double(), before)

@@ -8,6 +8,8 @@ import torch
 
 from edge_sac.squashed_gaussian import (
     SOFTPLUS_LINEAR_STOCK,
+    ClosedForm,
+    StepByStep,
     log_std,
     log_tanh_derivative,
     normal_log_prob,
@@ -116,3 +118,50 @@ def test_inverse_of_tanh_appears_nowhere_so_a_saturated_action_keeps_its_log_pro
     assert float(action) == 1.0
     exact = -math.log(2 * math.pi) / 2 - 2 * (math.log(2) - 15 - math.log1p(math.exp(-30)))
     assert float(log_prob) == pytest.approx(exact, rel=4 * HALF_UNIT)
+
+
+def head(dtype: torch.dtype, spread: float = 1.5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    output = spread * torch.randn(2, 64, 6, generator=generator)
+    noise, grad_action = (torch.randn(shape, generator=generator) for shape in ((2, 64, 3), (64, 3)))
+    return output.to(dtype), noise.to(dtype), grad_action.to(dtype)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.5, 8.0])
+def test_closed_form_equals_autograd_of_the_steps_in_float64(spread):
+    output, noise, grad_action = head(torch.float64, spread)
+    grad_log_prob = torch.tensor(0.37, dtype=torch.float64)
+    closed = ClosedForm(output, noise)
+    steps = StepByStep(output, noise, normal_fix=True, softplus_fix=False)
+    assert torch.allclose(closed.action, steps.action, rtol=0, atol=1e-15)
+    # The linear branch from 10 on leaves out exp(-10), 4.5e-5 a channel.
+    assert torch.allclose(closed.log_prob, steps.log_prob, rtol=0, atol=3 * 2 * 4.6e-5)
+    for which in (0, 1):
+        ours, theirs = (form.gradient(which, grad_action, grad_log_prob) for form in (closed, steps))
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=2 * 0.37 * 4.6e-5)
+
+
+def test_closed_form_in_fp16_stays_close_to_float64_and_finite_at_the_edges():
+    output, noise, grad_action = head(torch.float16, 4.0)
+    output[0, :2] = torch.tensor([20.0, -20.0, 0.0, -60_000.0, 60_000.0, 0.0])
+    exact = ClosedForm(output.double(), noise.double())
+    ours = ClosedForm(output, noise)
+    # softplus(-2 u) reaches 40 here, where fp16's spacing is 2^-5; three channels are summed in fp32.
+    assert (ours.log_prob.double() - exact.log_prob).abs().max() <= 3 * 4 * 2.0**-5
+    seed = torch.tensor(1.5)
+    for which in (0, 1):
+        gradient = ours.gradient(which, grad_action, seed).double()
+        wanted = exact.gradient(which, grad_action.double(), seed.double())
+        assert torch.isfinite(gradient).all()
+        # Each is a product of a few rounded factors; 1 - tanh^2 is formed in fp32 from a rounded tanh.
+        assert ((gradient - wanted).abs() <= 0.02 * wanted.abs() + 0.02 * wanted.abs().mean()).all()
+
+
+def test_closed_form_in_fp16_equals_the_steps_with_both_fixes_to_a_few_spacings():
+    output, noise, grad_action = head(torch.float16)
+    closed, steps = ClosedForm(output, noise), StepByStep(output, noise, normal_fix=True, softplus_fix=True)
+    assert torch.equal(closed.action, steps.action)
+    assert (closed.log_prob - steps.log_prob).abs().max() <= 3 * 8 * 2.0**-10
+    seed = torch.tensor(0.5)
+    ours, theirs = (form.gradient(1, grad_action, seed).float() for form in (closed, steps))
+    assert (ours - theirs).norm() <= 0.01 * theirs.norm()
