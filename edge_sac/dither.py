@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from edge_sac.flat import Views
+
 GOLDEN = 0.6180339887498949
 _EXPONENT = 0x7F800000
 """The exponent's bits of an fp32 number."""
@@ -70,3 +72,38 @@ class Dither:
         exponent = torch.bitwise_and(value.view(torch.int32), self._exponent, out=self._spacing[:, :length])
         power = exponent.view(torch.float32).clamp_(min=self._smallest_normal)
         return out.copy_(torch.addcmul(value, power, self._weyl.values[:, :length], out=power))
+
+
+class BitDither:
+    """Drops the last `cut` bits of fp32 numbers [n], n at most `length`, so that the result is right on average.
+
+    Between two neighbours that differ in the last bit kept, fp32's bits are linear in the value, above and below a
+    power of two alike. Where the spacing halves there, a value dithered by either one could never rise past it in
+    steps far below a spacing.
+    """
+
+    def __init__(self, length: int, cut: int, device: torch.device, seed: int) -> None:
+        self._weyl = Weyl(1, length, device, seed)
+        self._range = float(1 << cut)
+        self._add = Views(torch.zeros(1, length, dtype=torch.int32, device=device), scratch=True)
+        self._uniform = self._weyl.values[0]
+        self._kept = torch.tensor(-(1 << cut), dtype=torch.int32, device=device)
+
+    @property
+    def phase(self) -> Tensor:
+        """Where the sequence stands, []: all that a checkpoint must hold."""
+        return self._weyl.phase
+
+    def advance(self) -> None:
+        """Go to the next step's values; `enable` follows."""
+        self._weyl.advance()
+
+    def enable(self, enabled: Tensor) -> None:
+        """Dither what is cut next; where not `enabled` [], round it to nearest."""
+        self._weyl.spread(self._range, enabled)
+        whole = slice(0, len(self._uniform))
+        self._add(whole)[1].copy_(self._uniform.add_(0.5 * self._range))
+
+    def cut(self, span: slice, values: Tensor) -> Tensor:
+        """Dither `values`, fp32 of a span's length, in place and drop the bits; return their bits, int32."""
+        return values.view(torch.int32).add_(self._add(span)[1]).bitwise_and_(self._kept)

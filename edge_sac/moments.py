@@ -1,7 +1,7 @@
 """Where hAdam's m and w live between steps: in the learner's dtype, or in one byte each.
 
-One byte for w is the top half of an fp16 number, five bits of exponent and three of mantissa: w is never negative, and
-its range is fp16's. One byte for m holds m / w, which a law binds: with beta1 = 0.9 and beta2 = 0.999 it cannot pass
+One byte for w is a number of five bits of exponent and three of mantissa: w is never negative, and its range is about
+fp16's. One byte for m holds m / w, which a law binds: with beta1 = 0.9 and beta2 = 0.999 it cannot pass
 7.27 (Cauchy-Schwarz on the two sums), and what a step needs of m is just this ratio. So neither needs a scale per
 block of elements, and none is stored. Both are dithered: at 8 bits a rounding to nearest would stop every decay.
 """
@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from edge_sac.dither import Dither, Weyl
+from edge_sac.dither import BitDither, Dither, Weyl
 from edge_sac.flat import Largest, Views
 
 
@@ -108,17 +108,20 @@ class HalfMoments:
         return {"moments": self.moments, "dither": self._dither.phase}
 
 
-_DROPPED = 7
-"""Bits of an fp16 number's mantissa that a byte has no room for."""
 _LEVELS = 127
+_CUT = 20
+"""Bits of fp32's mantissa that a byte has no room for: three are kept."""
+_LEAST = 2.0**-16
+"""Added to w before it is coded: the byte's 32 powers of two begin here, and w = 0 has the first code."""
+_FIRST_CODE = (127 - 16) << 3
 
 
 class ByteMoments:
-    """One byte each: w by its leading bits, m by its ratio to w."""
+    """One byte each: w by its power of two and three bits of mantissa, m by its ratio to w."""
 
-    room = 61_440.0
-    """The largest number of five bits of exponent and three of mantissa."""
-    floor = 2.0**-17
+    room = 2.0**16 * 15 / 16
+    """The largest w that has a code."""
+    floor = _LEAST / 8
 
     def __init__(self, theta: Tensor, length: int, betas: tuple[float, float]) -> None:
         device = theta.device
@@ -127,57 +130,48 @@ class ByteMoments:
         self.ratio = torch.zeros(len(theta), dtype=torch.int8, device=device)
         self.root = torch.zeros(len(theta), dtype=torch.uint8, device=device)
         self._ratio, self._root = Views(self.ratio.unsqueeze(0)), Views(self.root.unsqueeze(0))
-        half = torch.empty(1, length, dtype=torch.float16, device=device)
-        self._half, self._bits = Views(half, scratch=True), Views(half.view(torch.int16), scratch=True)
         self._wide, self._scaled = (Views(torch.empty(rows, length, device=device), scratch=True) for rows in (2, 1))
-        self._weyl = Weyl(1, length, device, seed=0)
-        self._uniform = Views(self._weyl.values, scratch=True)
-        self._dither = _CoarseDither(length, device)
+        self._ratio_dither = Weyl(1, length, device, seed=0)
+        self._uniform = Views(self._ratio_dither.values, scratch=True)
+        self._root_dither = BitDither(length, _CUT, device, seed=2)
         self._largest = Largest(torch.float32, device)
+        self._lost = torch.zeros((), dtype=torch.bool, device=device)
 
     def begin(self) -> None:
         """Go to the next values of the dithers."""
-        self._weyl.advance()
-        self._dither.advance()
+        self._ratio_dither.advance()
+        self._root_dither.advance()
 
     def enable(self, enabled: Tensor) -> None:
         """Dither, or round to nearest."""
-        self._weyl.spread(1.0, enabled)
-        self._dither.enable(enabled)
+        self._ratio_dither.spread(1.0, enabled)
+        self._root_dither.enable(enabled)
 
     def load(self, span: slice, decay: Tensor) -> tuple[Tensor, Tensor]:
         """Return w from its bits and m from its ratio to w, decayed."""
         both, m, w = self._wide(span)
-        half, bits = self._half(span)[1], self._bits(span)[1]
-        bits.copy_(self._root(span)[1]).bitwise_left_shift_(_DROPPED)
-        w.copy_(half)
+        w.view(torch.int32).copy_(self._root(span)[1]).add_(_FIRST_CODE).bitwise_left_shift_(_CUT)
+        w.sub_(_LEAST)
         m.copy_(self._ratio(span)[1]).mul_(w).mul_(self.largest_ratio / _LEVELS)
         both.mul_(decay)
         return m, w
 
     def store(self, span: slice) -> Tensor:
-        """Round both by dither."""
-        both, m, w = self._wide(span)
+        """Round both by dither; a w beyond its room is lost, and the peak infinite."""
+        _, m, w = self._wide(span)
         scaled = self._scaled(span)[1]
         torch.div(m, torch.clamp(w, min=2.0**-30, out=scaled), out=scaled).mul_(_LEVELS / self.largest_ratio)
         scaled.add_(self._uniform(span)[1]).round_().clamp_(-_LEVELS, _LEVELS)
         self._ratio(span)[1].copy_(scaled)
-        self._dither.store(both[1:], self._half(span)[0]).clamp_(min=0)
-        bits = self._bits(span)[1]
-        self._root(span)[1].copy_(bits.add_(1 << (_DROPPED - 1)).bitwise_right_shift_(_DROPPED))
-        return self._largest(w)
+        bits = self._root_dither.cut(span, torch.add(w, _LEAST, out=scaled)).bitwise_right_shift_(_CUT)
+        self._root(span)[1].copy_(bits.sub_(_FIRST_CODE).clamp_(0, 255))
+        peak = self._largest(w)
+        return peak.masked_fill_(torch.gt(peak, self.room, out=self._lost), torch.inf)
 
     def state(self) -> dict[str, Tensor]:
         """Return both bytes, and where the dithers stand."""
-        return {"ratio": self.ratio, "root": self.root, "dither": self._weyl.phase, "root_dither": self._dither.phase}
-
-
-class _CoarseDither(Dither):
-    """Dithers by the spacing of three bits of mantissa into fp16, whose own rounding is fine enough not to matter."""
-
-    def __init__(self, length: int, device: torch.device) -> None:
-        super().__init__(1, length, torch.float16, device, seed=2)
-        self._eps = 2.0**-3
+        phases = {"ratio_dither": self._ratio_dither.phase, "root_dither": self._root_dither.phase}
+        return {"ratio": self.ratio, "root": self.root} | phases
 
 
 def moment_storage(kind: str, theta: Tensor, length: int, betas: tuple[float, float]) -> MomentStorage:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from edge_sac.networks import ALIGN, Mlp
+from edge_sac.half_matmul import MatmulPath, Product
+from edge_sac.networks import ALIGN, FlatWeights, GradientBuffer, Mlp
 
 SHAPES = [
     pytest.param(1, (6, 16, 16, 2), id="one network"),
@@ -24,6 +25,29 @@ def made(copies: int, sizes: tuple[int, ...], dtype=torch.float64) -> tuple[Mlp,
     return mlp, flat, x
 
 
+class Passes:
+    """The passes of one network on one input, with memory and weights as an agent gives them."""
+
+    def __init__(self, mlp: Mlp, flat: torch.Tensor, x: torch.Tensor, compute: torch.dtype) -> None:
+        batch = x.shape[1]
+        path = MatmulPath(flat.dtype, compute, "test")
+        self.mlp, self.x, self.flat = mlp, x.to(compute), flat
+        self.product = Product(path, torch.device("cpu"), mlp.largest_layer, 2 * batch * max(mlp.sizes))
+        self.weights = FlatWeights(mlp, flat)
+        self.saved, self.spare = (mlp.outputs(batch, compute, torch.device("cpu")) for _ in range(2))
+
+    def forward(self) -> torch.Tensor:
+        return self.mlp.forward(self.x, self.weights, self.product, self.saved)
+
+    def parameter_gradient(self, grad_output: torch.Tensor, grad_flat: torch.Tensor) -> None:
+        buffer = GradientBuffer(self.mlp, grad_flat, self.product)
+        self.mlp.backward(grad_output, self.x, self.saved, self.weights, self.product, buffer, self.spare)
+
+    def input_gradient(self, grad_output: torch.Tensor, last: int) -> torch.Tensor:
+        out = torch.full((self.mlp.copies, self.x.shape[1], last), torch.nan, dtype=self.x.dtype)
+        return self.mlp.input_gradient(grad_output, self.saved, self.weights, self.product, self.spare, out)
+
+
 def plainly(mlp: Mlp, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     layers = mlp.views(flat)
     y = x.expand(mlp.copies, -1, -1)
@@ -37,8 +61,9 @@ def plainly(mlp: Mlp, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("copies", "sizes"), SHAPES)
 def test_output_and_gradients_equal_autograd_in_float64(copies, sizes):
     mlp, flat, x = made(copies, sizes)
-    saved = mlp.forward(x, flat, torch.float64)
-    grad_output = torch.randn(saved[-1].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    passes = Passes(mlp, flat, x, torch.float64)
+    output = passes.forward().clone()
+    grad_output = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     flat_leaf, x_leaf = flat.clone().requires_grad_(), x.expand(copies, -1, -1).clone().requires_grad_()
     expected = plainly(mlp, flat_leaf, x_leaf)
     expected.backward(grad_output)
@@ -46,11 +71,10 @@ def test_output_and_gradients_equal_autograd_in_float64(copies, sizes):
     for layer_gradient in mlp.views(grad_flat):
         for part in layer_gradient:
             part.fill_(float("nan"))
-    assert mlp.backward(grad_output, saved, flat, torch.float64, grad_flat) is None
-    grad_input = mlp.backward(grad_output, saved, flat, torch.float64)
-    assert torch.allclose(saved[-1], expected)
-    assert grad_input is not None
-    assert torch.allclose(grad_input, x_leaf.grad)
+    passes.parameter_gradient(grad_output, grad_flat)
+    assert torch.allclose(output, expected)
+    for last in (sizes[0], 1):
+        assert torch.allclose(passes.input_gradient(grad_output, last), x_leaf.grad[..., -last:])
     for ours, theirs in zip(mlp.views(grad_flat), mlp.views(flat_leaf.grad), strict=True):
         assert torch.allclose(ours[0], theirs[0])
         assert torch.allclose(ours[1], theirs[1])
@@ -60,26 +84,27 @@ def test_output_and_gradients_equal_autograd_in_float64(copies, sizes):
 
 def test_fp16_output_is_rounded_once_a_layer():
     mlp, flat, x = made(2, (17, 64, 1), torch.float16)
-    saved = mlp.forward(x, flat, torch.float32)
+    passes = Passes(mlp, flat, x, torch.float32)
+    passes.forward()
+    saved = passes.saved
     layers = mlp.views(flat)
     exact = torch.einsum("kbi,kio->kbo", x.double().expand(2, -1, -1), layers[0][0].double()) + layers[0][1].double()
     # fp32 accumulation of 17 terms leaves no trace in fp16: nearest, or its neighbour on a tie.
-    assert ((saved[1].double() - exact.clamp(min=0)).abs() <= 2.0**-11 * exact.abs() * 1.01 + 2.0**-25).all()
-    assert saved[1].dtype == torch.float16
+    assert ((saved[0].double() - exact.clamp(min=0)).abs() <= 2.0**-11 * exact.abs() * 1.01 + 2.0**-25).all()
+    # Held widened, with nothing that fp16 cannot hold.
+    assert all(torch.equal(y, y.half().float()) for y in saved)
 
 
 def test_inactive_unit_blocks_an_infinite_gradient_instead_of_making_it_nan():
     mlp, flat, x = made(1, (4, 8, 1))
-    saved = mlp.forward(x, flat, torch.float64)
-    grad = torch.full_like(saved[-1], float("inf"))
-    first_layer = mlp.views(flat)[0][0]
+    passes = Passes(mlp, flat, x, torch.float64)
+    grad = torch.full_like(passes.forward(), float("inf"))
+    passes.saved[0][:, :, 0] = 0
     grad_flat = torch.zeros_like(flat)
-    mlp.backward(grad, saved, flat, torch.float64, grad_flat)
-    dead = (saved[1] <= 0).all(dim=1)[0]
-    saved[1][:, :, 0] = 0
-    mlp.backward(grad, saved, flat, torch.float64, grad_flat)
-    assert first_layer.shape[-1] == len(dead)
-    assert torch.equal(mlp.views(grad_flat)[0][0][0, :, 0], torch.zeros(4, dtype=torch.float64))
+    passes.parameter_gradient(grad, grad_flat)
+    first_layer = mlp.views(grad_flat)[0][0]
+    assert torch.equal(first_layer[0, :, 0], torch.zeros(4, dtype=torch.float64))
+    assert not torch.isfinite(first_layer[0, :, 1:]).all()
 
 
 @pytest.mark.parametrize(("copies", "sizes"), SHAPES)
