@@ -2,7 +2,8 @@
 
 `Compensated` is the paper's Kahan-gradients (arXiv 2102.13565): a buffer as large as the parameters. `Dithered` needs
 none: it rounds up or down so often that the parameters are right on average, which is what stochastic rounding does,
-with values that are evenly spread instead of random (they wander half as far). `Nearest` loses every step under half a spacing.
+with values that are evenly spread instead of random, so that they wander half as far. `Nearest` loses every step under
+half a spacing.
 """
 
 from __future__ import annotations

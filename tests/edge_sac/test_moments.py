@@ -61,7 +61,7 @@ def test_moments_in_one_byte_follow_float64_over_6000_steps(gradients, size):
     assert np.mean(ratios) == pytest.approx(1, abs=0.07)
     assert np.std(ratios) <= 0.15
     # The steps, m / w: on average over time those of float64, each element's own to the error of its w.
-    assert np.mean(steps) == pytest.approx(np.mean(exact_steps), abs=0.02)
+    assert np.mean(steps) == pytest.approx(np.mean(exact_steps), abs=0.02, rel=0.07)
     error = np.mean(np.array(steps) - np.array(exact_steps), axis=0)
     assert np.abs(error).max() <= 0.15
 
