@@ -1,6 +1,7 @@
-"""Environments by robot name, with the physics that is installed; light enough to import anywhere.
+"""Environments by name, with the physics that is installed; light enough to import anywhere.
 
-Importing this module registers them: gymnasium.make("sim.registration:edge_sac/Furuta-v0").
+Importing this module registers them: gymnasium.make("sim.registration:edge_sac/Furuta-v0"), or
+"sim.registration:dmc/cartpole-swingup" of the DeepMind Control Suite.
 """
 
 import hashlib
@@ -19,13 +20,31 @@ from robots.tasks import make_task
 
 Physics: TypeAlias = Literal["pybullet", "equations"]
 CHOICES = ("auto", "pybullet", "equations")
+DMC = "dmc/"
+DMC_TASKS = (
+    "ball_in_cup-catch",
+    "cartpole-swingup",
+    "cheetah-run",
+    "finger-spin",
+    "reacher-easy",
+    "walker-walk",
+)
+"""Of the suite, those that state-based agents are compared on; their episodes have 1,000 steps."""
 ASSETS = Path(__file__).parent / "assets"
 
 
 def physics_available() -> dict[str, str]:
-    """Return each kind of physics with "ok", or the line that installs what it lacks; imports nothing."""
-    found = util.find_spec("pybullet") is not None
-    return {"equations": "ok", "pybullet": "ok" if found else "pip install 'edge-sac[sim]'"}
+    """Return each kind of a twin's physics with "ok", or the line that installs what it lacks; imports nothing."""
+    return {"equations": "ok", "pybullet": _installed("pybullet", "sim")}
+
+
+def suite_available() -> str:
+    """Return "ok" where the DeepMind Control Suite is installed, or the line that installs it; imports nothing."""
+    return _installed("dm_control", "dmc")
+
+
+def _installed(module: str, extra: str) -> str:
+    return "ok" if util.find_spec(module) is not None else f"pip install 'edge-sac[{extra}]'"
 
 
 def resolve_physics(physics: str) -> Physics:
@@ -72,6 +91,9 @@ def register() -> None:
     """Register the environments with Gymnasium; a second call does nothing."""
     if "edge_sac/Furuta-v0" not in gymnasium.registry:
         gymnasium.register(id="edge_sac/Furuta-v0", entry_point=furuta)
+    for task in DMC_TASKS:
+        if DMC + task not in gymnasium.registry:
+            gymnasium.register(id=DMC + task, entry_point="sim.dmc:DmcEnv", kwargs={"name": task})
 
 
 def furuta(**settings: Any) -> RobotEnv:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import msgspec
@@ -14,18 +14,30 @@ from gymnasium.spaces import Box
 
 from edge_sac.config import Config
 from edge_sac.contract import ActionChannel, Contract, ObservationChannel
-from edge_sac.errors import ConfigError, NonFinite
+from edge_sac.errors import ConfigError, MissingExtra, NonFinite
 from edge_sac.evaluation import finite_obs, finite_reward
 from edge_sac.normalizer import resolving
 from edge_sac.seeding import CALIBRATION, episode_seed
 from robots.observation import Observer
 from robots.robot_file import load_robot
 from robots.spec import RobotSpec
-from sim.registration import make_env, resolve_physics, twin_hash
+from sim.registration import DMC, DMC_TASKS, make_env, resolve_physics, suite_available, twin_hash
 
 CALIBRATION_STEPS = 1_000
 NOT_MET = ("link", "sim", "randomize", "reset", "task")
 """Sections of a robot's description that a policy acting on it does not depend on."""
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A Gymnasium environment that names its channels, [O] and [A], and knows its rate."""
+
+    @property
+    def observation_names(self) -> tuple[str, ...]: ...
+    @property
+    def action_names(self) -> tuple[str, ...]: ...
+    @property
+    def control_hz(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,8 @@ def _robot(config: Config) -> Environment:
 
 
 def _gymnasium(config: Config) -> Environment:
+    _check_suite(config.env)
+
     def make() -> gymnasium.Env[Any, Any]:
         try:
             return gymnasium.make(config.env)
@@ -109,6 +123,16 @@ def _gymnasium(config: Config) -> Environment:
     return Environment(make, contract, "auto", f"environment {config.env}")
 
 
+def _check_suite(name: str) -> None:
+    """Raise for a task of the DeepMind Control Suite that is not known, or while the suite is not installed."""
+    if not name.startswith(DMC):
+        return
+    if name.removeprefix(DMC) not in DMC_TASKS:
+        raise ConfigError(f"env = {name!r}: unknown task; known are: {', '.join(DMC + task for task in DMC_TASKS)}")
+    if (remedy := suite_available()) != "ok":
+        raise MissingExtra(f"dm-control is not installed; {remedy}")
+
+
 def _space_contract(name: str, env: gymnasium.Env[Any, Any]) -> Contract:
     action, observed = env.action_space, env.observation_space
     for what, space in (("action", action), ("observation", observed)):
@@ -118,15 +142,24 @@ def _space_contract(name: str, env: gymnasium.Env[Any, Any]) -> Contract:
     assert isinstance(observed, Box)
     if not (action.is_bounded() and np.issubdtype(action.dtype, np.floating)):
         raise ConfigError(f"{name}: the action space is {action}; every action must be continuous, with finite bounds")
+    described = env.unwrapped if isinstance(env.unwrapped, Described) else None
+    obs_names = described.observation_names if described else [f"obs[{i}]" for i in range(len(observed.low))]
+    action_names = described.action_names if described else [f"action[{i}]" for i in range(len(action.low))]
     channels = [
-        ObservationChannel(name=f"obs[{i}]", unit="1", lower=_bound(low), upper=_bound(high), mean=0.0, scale=1.0)
-        for i, (low, high) in enumerate(zip(observed.low, observed.high, strict=True))
+        ObservationChannel(name=channel, unit="1", lower=_bound(low), upper=_bound(high), mean=0.0, scale=1.0)
+        for channel, low, high in zip(obs_names, observed.low, observed.high, strict=True)
     ]
     driven = [
-        ActionChannel(name=f"action[{i}]", unit="1", lower=float(low), upper=float(high))
-        for i, (low, high) in enumerate(zip(action.low, action.high, strict=True))
+        ActionChannel(name=channel, unit="1", lower=float(low), upper=float(high))
+        for channel, low, high in zip(action_names, action.low, action.high, strict=True)
     ]
-    return Contract(robot=name, kind="gym", observation=tuple(channels), action=tuple(driven))
+    return Contract(
+        robot=name,
+        kind="gym",
+        observation=tuple(channels),
+        action=tuple(driven),
+        control_hz=described.control_hz if described else None,
+    )
 
 
 def _bound(value: float) -> float | None:
