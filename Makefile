@@ -1,6 +1,6 @@
 # make train          make .venv, install, train the default robot; again: resume it or show what it left
 # make test           everything CI runs; REQUIRE=all: a missing tool fails instead of being left out
-# make test-python    base install under PY=python3.10 (or 3.12), the tests without torch and PyBullet
+# make test-python    base install under PY=python3.10 (or 3.12), the tests without torch and simulators
 # make soak           the long forms, resumable; writes the committed results
 # make system         (root) what the above need from the system
 # make clean          remove environments and build output; runs/ stays
@@ -48,7 +48,7 @@ wheel:
 .venv-test/.installed: $(INSTALLER) $(SOURCES)
 	test -x .venv-test/bin/python || tools/make-venv .venv-test $(PYTHONS)
 	$(MAKE) wheel
-	PIP_QUIET=2 .venv-test/bin/python tools/install.py dist/*.whl train cpu sim dev
+	PIP_QUIET=2 .venv-test/bin/python tools/install.py dist/*.whl train cpu sim dmc dev
 	touch $@
 
 tests: .venv-test/.installed
@@ -67,8 +67,9 @@ also-pythons:
 	  then $(MAKE) test-python PY=$$python || exit 1; fi; \
 	done
 
-soak: .venv/.installed
-	.venv/bin/edge-sac reproduce furuta
+soak: .venv-test/.installed
+	$(CHECKED)/edge-sac reproduce furuta
+	$(CHECKED)/edge-sac reproduce memory
 
 system:
 	tools/system-packages

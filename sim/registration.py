@@ -5,6 +5,7 @@ Importing this module registers them: gymnasium.make("sim.registration:edge_sac/
 """
 
 import hashlib
+import sys
 from importlib import util
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -40,7 +41,9 @@ def physics_available() -> dict[str, str]:
 
 def suite_available() -> str:
     """Return "ok" where the DeepMind Control Suite is installed, or the line that installs it; imports nothing."""
-    return _installed("dm_control", "dmc")
+    found = _installed("dm_control", "dmc")
+    beyond = found != "ok" and sys.version_info >= (3, 13)
+    return f"{found} under Python 3.10 to 3.12: it has no wheels beyond" if beyond else found
 
 
 def _installed(module: str, extra: str) -> str:

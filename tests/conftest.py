@@ -14,6 +14,7 @@ EXTRAS = {
     "tensorboard": "train",
     "matplotlib": "train",
     "pybullet": "sim",
+    "dm_control": "dmc",
 }
 ABSENT = {module for module in EXTRAS if importlib.util.find_spec(module) is None}
 collect_ignore = ["integration"] if "torch" in ABSENT else []

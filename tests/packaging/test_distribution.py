@@ -89,8 +89,8 @@ def requirements(extra: str) -> set[str]:
     return {line.name for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})}
 
 
-def test_base_install_brings_neither_torch_nor_a_runtime_nor_pybullet() -> None:
-    assert requirements("") & {"torch", "onnxruntime", "onnxruntime-gpu", "pybullet"} == set()
+def test_base_install_brings_neither_torch_nor_a_runtime_nor_a_simulator() -> None:
+    assert requirements("") & {"torch", "onnxruntime", "onnxruntime-gpu", "pybullet", "dm-control", "mujoco"} == set()
 
 
 def test_the_two_runtimes_are_in_two_extras() -> None:
@@ -100,6 +100,10 @@ def test_the_two_runtimes_are_in_two_extras() -> None:
 
 def test_sim_asks_for_pybullet_only_where_it_has_a_wheel() -> None:
     assert ("pybullet" in requirements("sim")) == pybullet_wheel()
+
+
+def test_dmc_asks_for_the_suite_only_where_all_of_it_has_wheels() -> None:
+    assert requirements("dmc") >= {"dm-control", "mujoco"} or sys.version_info >= (3, 13)
 
 
 def test_no_requirement_is_pinned() -> None:

@@ -97,8 +97,11 @@ def test_torch_of_the_system_is_held_with_its_numpy(install: ModuleType, monkeyp
     assert install.constraints() == ["torch==2.5.0a0+872d972e41.nv24.8", "numpy<2"]
 
 
-@pytest.mark.parametrize(("version", "held"), [((3, 11, 7), ["torch==2.13.0"]), ((3, 12, 1), [])])
-def test_without_it_torch_is_fixed_on_python_3_11_alone(
+PINNED = ["torch==2.13.0", "dm-control==1.0.50", "mujoco==3.17.0"]
+
+
+@pytest.mark.parametrize(("version", "held"), [((3, 11, 7), PINNED), ((3, 12, 1), [])])
+def test_without_it_what_results_depend_on_is_fixed_on_python_3_11_alone(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], held: list[str]
 ) -> None:
     monkeypatch.setattr(install, "from_system", lambda _module: False)
