@@ -174,17 +174,21 @@ def bench(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="furuta: fp16 beside fp32 on the same seeds.")],
-    seeds: Annotated[int, typer.Option(min=1, max=100)] = 5,
+    what: Annotated[
+        str, typer.Argument(help="furuta: fp16 beside fp32 on the same seeds; memory: every option of memory.")
+    ],
+    seeds: Annotated[int | None, typer.Option(min=1, max=100, help="[furuta 5, memory 3]")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Of each run.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = os.cpu_count() or 1,
-    cells: Annotated[Path, typer.Option(help="Where each run's result is kept.")] = Path("docs/results/furuta"),
+    cells: Annotated[
+        Path | None, typer.Option(help="Where each run's result is kept [docs/results/WHAT].", show_default=False)
+    ] = None,
 ) -> int:
     """Remake a committed table: runs what is missing, resumes what was cut, writes table and figure."""
     _require("train", "cpu")
     from edge_sac.commands import reproduce as command
 
-    return command.reproduce(what, seeds, steps, jobs, cells, Terminal())
+    return command.reproduce(what, seeds, steps, jobs, cells or Path("docs/results") / what, Terminal())
 
 
 @app.command()

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from edge_sac.atomic import write_file
 
 Metrics = Mapping[str, NDArray[Any]]
+Curves = Mapping[str, tuple[ArrayLike, ArrayLike]]
+"""By name: steps [N], values [seeds, N]."""
 
 
 def report_figure(metrics: Metrics, title: str = "") -> Figure:
@@ -35,18 +37,29 @@ def report_figure(metrics: Metrics, title: str = "") -> Figure:
     return figure
 
 
-def results_figure(
-    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],  # name: steps [N], values [seeds, N]
-    quantity: str = "evaluation return [1]",
-    title: str = "",
-) -> Figure:
+def results_figure(curves: Curves, quantity: str = "evaluation return [1]", title: str = "") -> Figure:
     """Return the median of each preset over its seeds, quartiles shaded, the number of seeds in the legend.
 
     A seed that ended early is NaN from there on; points without any seed are left out. Raises ValueError when
     a preset's values are not [seeds, N] for its N steps.
     """
     figure = _figure(title)
-    axis = figure.subplots()
+    _draw_results(figure.subplots(), curves, quantity)
+    return figure
+
+
+def results_panels(panels: Mapping[str, Curves], quantity: str = "evaluation return [1]") -> Figure:
+    """Return the same for several groups of curves, one below the other, each under its name."""
+    figure = _figure("", height=max(5.5 * len(panels), 4.0))
+    places = figure.add_gridspec(max(len(panels), 1), 1)
+    for row, (name, curves) in enumerate(panels.items()):
+        part = figure.add_subfigure(places[row])
+        part.suptitle(name)
+        _draw_results(part.subplots(), curves, quantity)
+    return figure
+
+
+def _draw_results(axis: Axes, curves: Curves, quantity: str) -> None:
     for name, (given_steps, given_values) in curves.items():
         steps, values = np.asarray(given_steps, dtype=float), np.asarray(given_values, dtype=float)
         if steps.ndim != 1 or values.ndim != 2 or values.shape[1] != steps.size:
@@ -64,7 +77,6 @@ def results_figure(
     axis.set_ylabel(f"{quantity}: median, quartiles")
     _label_steps(axis)
     _legend([axis])
-    return figure
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -160,8 +172,8 @@ def _marker(values: NDArray[Any]) -> str:
     return "o" if values.size < 3 else ""
 
 
-def _figure(title: str) -> Figure:
-    figure = Figure(figsize=(11, 7), dpi=110, layout="constrained")
+def _figure(title: str, height: float = 7.0) -> Figure:
+    figure = Figure(figsize=(11, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     if title:
         figure.suptitle(title)

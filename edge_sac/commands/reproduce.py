@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,97 +21,88 @@ import numpy as np
 from rich.console import Console
 from torch import Tensor
 
+from edge_sac import __version__
 from edge_sac.atomic import write_file
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
 from edge_sac.commands.deliver import export_run
 from edge_sac.commands.evaluate import judge
+from edge_sac.commands.grids import GRIDS, STEP_S, Cell, Grid
+from edge_sac.commands.memory_table import write_memory
+from edge_sac.commands.results_cells import Result, read_cells
 from edge_sac.commands.results_table import write_results
-from edge_sac.config import Config, dump_config
+from edge_sac.config import dump_config
 from edge_sac.errors import Refused
 from edge_sac.metrics import read_metrics
-from edge_sac.run_folder import CONFIG, read_run
+from edge_sac.run_folder import CONFIG, REPLAY, read_run
 
 WORK = Path("runs/reproduce")
 EPISODES = 10
-LONG_STEPS = 100_000
 POLL_S = 2.0
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "fp16": {},
-    "fp32": {"precision": "fp32"},
-    "fp16-target-kahan": {"target": "kahan"},
-    "fp16-plain-actor": {"kahan_actor": False},
-}
-"""What differs from the default configuration."""
-LONG = "fp16-long"
+PAGES = {"furuta": write_results, "memory": write_memory}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of the grid."""
-
-    variant: str
-    config: Config
-
-    @property
-    def name(self) -> str:
-        """Return the cell's name, of its file and its run folder."""
-        return f"{self.variant}-seed{self.config.seed}"
-
-
-def grid(seeds: int, steps: int | None) -> list[Cell]:
-    """Return the cells, those that matter most first: fp16 beside fp32, one long run, then the other variants."""
-    base: dict[str, Any] = {} if steps is None else {"steps": steps}
-
-    def side_by_side(*variants: str) -> list[Cell]:
-        return [
-            Cell(variant, Config(seed=seed, **base, **VARIANTS[variant]))
-            for seed in range(seeds)
-            for variant in variants
-        ]
-
-    long = Cell(LONG, Config(seed=0, steps=steps or LONG_STEPS))
-    return [*side_by_side("fp16", "fp32"), long, *side_by_side("fp16-target-kahan", "fp16-plain-actor")]
-
-
-def reproduce(what: str, seeds: int, steps: int | None, jobs: int, cells: Path, console: Console) -> int:
+def reproduce(what: str, seeds: int | None, steps: int | None, jobs: int, cells: Path, console: Console) -> int:
     """Make the missing cells, `jobs` at a time, then the table; return the exit code."""
-    if what != "furuta":
-        raise Refused(f"there is no table {what!r}; the one there is: furuta")
-    wanted = grid(seeds, steps)
-    cells.mkdir(parents=True, exist_ok=True)
+    grid = known_grid(what)
+    wanted = grid.cells(seeds or grid.seeds, steps)
     missing = [cell for cell in wanted if not (cells / f"{cell.name}.json").exists()]
-    total = sum(cell.config.steps for cell in missing)
-    console.print(f"{len(wanted)} runs, {len(missing)} to make: {total} steps, {jobs} at a time")
-    failed = _make(missing, jobs, cells, console)
-    write_results(cells, [cell.name for cell in wanted])
+    costs = _cpu_seconds(missing, read_cells(cells, [cell.name for cell in wanted]))
+    console.print(
+        f"{len(wanted)} runs, {len(missing)} to make: about {sum(costs.values()) / 3600:.1f} core-hours, "
+        f"{jobs} at a time"
+    )
+    failed = _make(missing, costs, WORK / what, jobs, cells, console)
+    PAGES[what](cells, [cell.name for cell in wanted])
     console.print(f"{cells}.md and {cells}.png written")
     return 4 if failed else 0
 
 
-def _make(missing: Sequence[Cell], jobs: int, cells: Path, console: Console) -> list[str]:
+def known_grid(what: str) -> Grid:
+    """Return a table's grid; raises Refused, naming those there are."""
+    if what not in GRIDS:
+        raise Refused(f"there is no table {what!r}; those there are: {', '.join(GRIDS)}")
+    return GRIDS[what]
+
+
+def _cpu_seconds(missing: Sequence[Cell], found: Sequence[Result]) -> dict[str, float]:
+    """Return what each missing cell will take, by the finished cells of its environment where there are any."""
+    costs = {}
+    for cell in missing:
+        like = [one["cpu_s"] / one["steps"] for one in found if one["config"]["env"] == cell.config.env]
+        costs[cell.name] = cell.config.steps * (float(np.median(like)) if like else STEP_S)
+    return costs
+
+
+def _make(
+    missing: Sequence[Cell], costs: Mapping[str, float], work: Path, jobs: int, cells: Path, console: Console
+) -> list[str]:
     """Run the cells side by side; return the names of those that failed."""
     waiting, failed = list(missing), []
     running: dict[str, tuple[Cell, subprocess.Popen[bytes]]] = {}
-    started, done, total = time.monotonic(), 0, sum(cell.config.steps for cell in missing)
+    started, done, total = time.monotonic(), 0.0, sum(costs.values())
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
-                running[cell.name] = (cell, _start(cell))
+                running[cell.name] = (cell, _start(cell, work))
             time.sleep(POLL_S)
             for name, (cell, process) in list(running.items()):
                 if process.poll() is None:
                     continue
                 del running[name]
-                done += cell.config.steps
+                done += costs[name]
                 left = (time.monotonic() - started) * (total - done) / done
                 if process.returncode != 0:
                     failed.append(name)
-                    console.print(f"{name} failed with exit code {process.returncode}: {WORK / name}.log")
+                    console.print(f"{name} failed with exit code {process.returncode}: {work / name}.log")
                     continue
-                _record(cell, cells)
-                console.print(f"{name} done, about {left / 60:.0f} min left")
+                result = _record(cell, work / name)
+                path = cells / f"{name}.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(path, (json.dumps(result, indent=1) + "\n").encode())
+                made = len(missing) - len(waiting) - len(running)
+                console.print(f"{name} done, {made} of {len(missing)}, about {left / 60:.0f} min left")
     finally:
         for _, process in running.values():
             process.terminate()
@@ -121,8 +111,8 @@ def _make(missing: Sequence[Cell], jobs: int, cells: Path, console: Console) -> 
     return failed
 
 
-def _start(cell: Cell) -> subprocess.Popen[bytes]:
-    run = WORK / cell.name
+def _start(cell: Cell, work: Path) -> subprocess.Popen[bytes]:
+    run = work / cell.name
     run.parent.mkdir(parents=True, exist_ok=True)
     if (run / CONFIG).exists():
         command = ["resume", str(run)]
@@ -136,11 +126,10 @@ def _start(cell: Cell) -> subprocess.Popen[bytes]:
         )
 
 
-def _record(cell: Cell, cells: Path) -> None:
-    """Judge the finished run's best and last policy and write its cell."""
-    run = WORK / cell.name
+def _record(cell: Cell, run: Path) -> Result:
+    """Return the cell of a finished run, its best and its last policy judged."""
     config, start = read_run(run)
-    result: dict[str, Any] = {"variant": cell.variant, "seed": config.seed, "config": msgspec.to_builtins(config)}
+    result: Result = {"variant": cell.variant, "seed": config.seed, "config": msgspec.to_builtins(config)}
     for which in ("best", "last"):
         policy = run / f"{which}.onnx"
         export_run(run, policy, last=which == "last")
@@ -149,6 +138,7 @@ def _record(cell: Cell, cells: Path) -> None:
             "success_fraction": judgement.summary.success_fraction,
             "success_rate": judgement.summary.success_rate,
             "return_mean": judgement.summary.return_mean,
+            "returns": [episode.episode_return for episode in judgement.episodes],
         }
     metrics = read_metrics(run)
     evaluated, trained = metrics["kind"] == "eval", metrics["kind"] == "train"
@@ -169,11 +159,24 @@ def _record(cell: Cell, cells: Path) -> None:
         "alive": _alive(run, tensors),
         "largest_critic_weight": float(tensors["agent.critic.theta"].float().abs().max()),
         "state_bytes": sum(t.nbytes for name, t in tensors.items() if name.startswith("agent.") and t.ndim),
+        "replay_bytes": sum(file.stat().st_size for file in (run / REPLAY).iterdir()),
         "physics": config.physics,
         "matmul": start.reason,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "commit": _commit(),
     }
-    write_file(cells / f"{cell.name}.json", (json.dumps(result, indent=1) + "\n").encode())
+    return result
+
+
+def _commit() -> str:
+    """Return the commit of the checkout that the table is made in, marked where it was changed; else the version."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return f"none, version {__version__}"
+    return done.stdout.strip()
 
 
 def _alive(run: Path, after: Mapping[str, Tensor]) -> dict[str, float]:

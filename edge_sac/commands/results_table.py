@@ -1,15 +1,12 @@
-"""The table and the figure of a grid of runs, from its cells' JSON files."""
+"""The table and the figure of the runs on the Furuta pendulum, from their cells."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from edge_sac.atomic import write_file
+from edge_sac.commands.results_cells import Result, by_variant, curve, read_cells
 from edge_sac.plots import results_figure, save_figure
 
 NEEDED = 0.9
@@ -33,8 +30,8 @@ steps uncompensated, as the released code does; fp16-long is the default trained
 
 def write_results(cells: Path, names: Sequence[str]) -> None:
     """Write `cells`.md and `cells`.png from the cells that are there."""
-    found = [json.loads(path.read_text()) for name in names if (path := cells / f"{name}.json").exists()]
-    variants = list(dict.fromkeys(cell["variant"] for cell in found))
+    found = read_cells(cells, names)
+    variants = by_variant(found)
     parts = [HEAD]
     if found:
         machines = sorted({cell["machine"] for cell in found})
@@ -42,15 +39,14 @@ def write_results(cells: Path, names: Sequence[str]) -> None:
             f"Machine: {'; '.join(machines)}. Physics: {', '.join(sorted({c['physics'] for c in found}))}.\n\n"
         )
         parts.append(f"![held over steps]({cells.name}.png)\n")
-    for variant in variants:
-        parts.append(_section(variant, [cell for cell in found if cell["variant"] == variant]))
+    parts += [_section(variant, some) for variant, some in variants.items()]
     write_file(cells.with_suffix(".md"), "".join(parts).encode())
-    curves = {variant: _curve([cell for cell in found if cell["variant"] == variant]) for variant in variants}
+    curves = {variant: curve(some, "success_fraction", CURVE_STEP) for variant, some in variants.items()}
     figure = results_figure(curves, quantity="share of the last 5 s balanced [1]")
     save_figure(figure, cells.with_suffix(".png"))
 
 
-def _section(variant: str, found: Sequence[dict[str, Any]]) -> str:
+def _section(variant: str, found: Sequence[Result]) -> str:
     learned = sum(cell["best"]["success_fraction"] >= NEEDED for cell in found)
     lines = [
         f"\n## {variant}: {learned} of {len(found)} seeds learned\n\n",
@@ -71,22 +67,3 @@ def _section(variant: str, found: Sequence[dict[str, Any]]) -> str:
             f"| {cell['largest_critic_weight']:.2f} |\n"
         )
     return "".join(lines)
-
-
-def _curve(found: Sequence[dict[str, Any]]) -> tuple[list[int], list[list[float]]]:
-    """Return steps [N] and values [seeds, N]: each seed's evaluations, put on common steps by the nearest earlier."""
-    longest = max(cell["steps"] for cell in found)
-    steps = list(range(CURVE_STEP, longest + 1, CURVE_STEP))
-    rows = []
-    for cell in found:
-        at = np.array(cell["curve"]["step"])
-        held = cell["curve"]["success_fraction"]
-        # An evaluation waits for the episode to end, up to 500 steps after its due step.
-        positions = np.searchsorted(at, [step + CURVE_STEP - 1 for step in steps], side="right") - 1
-        rows.append(
-            [
-                held[i] if i >= 0 and held[i] is not None and step <= cell["steps"] else float("nan")
-                for i, step in zip(positions, steps, strict=True)
-            ]
-        )
-    return steps, rows

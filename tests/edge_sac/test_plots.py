@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="pictures: pip install 'edge-sac[train]
 from matplotlib.figure import Figure
 
 from edge_sac.metrics import NAMES
-from edge_sac.plots import report_figure, results_figure, save_figure
+from edge_sac.plots import report_figure, results_figure, results_panels, save_figure
 
 
 def metrics_of(steps: list[int], **columns: Any) -> dict[str, Any]:
@@ -78,6 +78,13 @@ def test_results_leave_out_steps_and_presets_without_a_seed(tmp_path: Path) -> N
     figure = results_figure({"gone": ([1, 2], [[np.nan, np.nan]]), "half": ([1, 2], [[4, np.nan], [np.nan, np.inf]])})
     assert lines_of(figure) == {"half (n = 1)": ([1], [4])}
     save_figure(results_figure({}), tmp_path / "empty.png")
+
+
+def test_panels_stand_below_each_other_under_their_names() -> None:
+    figure = results_panels({"one": {"fp16": ([1, 2], [[3, 4]])}, "two": {"fp32": ([1], [[5]])}})
+    assert [part.get_suptitle() for part in figure.subfigs] == ["one", "two"]
+    assert [part.axes[0].lines[0].get_label() for part in figure.subfigs] == ["fp16 (n = 1)", "fp32 (n = 1)"]
+    assert results_panels({}).axes == []
 
 
 def test_results_of_the_wrong_shape_are_refused_by_preset() -> None:
