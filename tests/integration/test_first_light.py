@@ -137,6 +137,22 @@ def test_policy_file_is_judged_wherever_it_lies_even_beside_a_configuration(
     assert "Pendulum-v1" in answer.out
 
 
+def test_a_task_of_the_control_suite_leaves_a_policy_that_knows_its_channels_and_rate(call: Any) -> None:
+    pytest.importorskip("dm_control", reason="the suite: pip install 'edge-sac[dmc]'")
+    answer = call("train", "--config", "tiny.toml", "--env", "dmc/cartpole-swingup", "--steps", 150)
+    assert answer.code == 0, answer.err
+    assert "environment dmc/cartpole-swingup" in answer.out
+    policy = Path("runs/dmc-cartpole-swingup/policy.onnx")
+    contract = Policy.load(policy).contract
+    names = ["position[0]", "position[1]", "position[2]", "velocity[0]", "velocity[1]"]
+    assert [channel.name for channel in contract.observation] == names
+    assert [(channel.name, channel.lower, channel.upper) for channel in contract.action] == [("slide", -1.0, 1.0)]
+    assert contract.control_hz == pytest.approx(100.0)
+    judged = call("eval", policy, "--episodes", 1, "--json", "judged.json")
+    assert judged.code == 0, judged.err
+    assert json.loads(Path("judged.json").read_text())["per_episode"][0]["length"] == 1_000
+
+
 def test_export_writes_the_best_policy_or_the_last_and_says_which(call: Any, finished: Path) -> None:
     best = call("export", finished, "-o", "best.onnx")
     assert best.code == 0
