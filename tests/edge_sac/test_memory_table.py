@@ -24,7 +24,7 @@ def cell(variant: str, returns: tuple[float, float], held: float | None, env: st
         "steps": 5_000,
         "best": best,
         "last": last,
-        "cpu_s": 90.0,
+        "cpu_s": 1200.0,
         "curve": {"step": [2_512, 5_031], "return_mean": [1.0, 2.0]},
         "state_bytes": 123_456,
         "replay_bytes": 34_200,
@@ -59,7 +59,7 @@ def test_medians_and_quartiles_are_over_seeds_and_ratios_of_means(page: str) -> 
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert rows[2] == (
         "| fp32 | 3 | 200.0 [150.0, 250.0] | 100.0 [100.0, 100.0] | 100.0 % [100.0, 100.0] | 100.0 % [100.0, 100.0] "
-        "| 1.000 / 1.000 | 0.500 / 2.000 | 123,456 | 34.2 | 1.5 |"
+        "| 1.000 / 1.000 | 0.500 / 2.000 | 123,456 | 34.2 | 20.0 |"
     )
     assert "| 0.950 / 1.015 | 0.475 / 2.030 |" in rows[4]
 
@@ -67,7 +67,7 @@ def test_medians_and_quartiles_are_over_seeds_and_ratios_of_means(page: str) -> 
 def test_an_environment_that_judges_no_success_has_no_such_column_and_no_ratio_to_what_is_missing(page: str) -> None:
     rows = page[page.index("## dmc/cartpole-swingup") :].splitlines()
     assert rows[-1] == (
-        "| fp16 | 1 | 800.0 [800.0, 800.0] | 790.0 [790.0, 790.0] | - / - | 1.000 / 1.000 | 123,456 | 34.2 | 1.5 |"
+        "| fp16 | 1 | 800.0 [800.0, 800.0] | 790.0 [790.0, 790.0] | - / - | 1.000 / 1.000 | 123,456 | 34.2 | 20.0 |"
     )
     assert "held" not in rows[-3]
 

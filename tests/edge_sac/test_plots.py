@@ -80,9 +80,11 @@ def test_results_leave_out_steps_and_presets_without_a_seed(tmp_path: Path) -> N
     save_figure(results_figure({}), tmp_path / "empty.png")
 
 
-def test_panels_stand_below_each_other_under_their_names() -> None:
+def test_panels_stand_below_each_other_under_their_names(tmp_path: Path) -> None:
     figure = results_panels({"one": {"fp16": ([1, 2], [[3, 4]])}, "two": {"fp32": ([1], [[5]])}})
     assert [part.get_suptitle() for part in figure.subfigs] == ["one", "two"]
+    save_figure(figure, tmp_path / "panels.png")
+    assert figure.subfigs[0].bbox.y0 >= figure.subfigs[1].bbox.y1
     assert [part.axes[0].lines[0].get_label() for part in figure.subfigs] == ["fp16 (n = 1)", "fp32 (n = 1)"]
     assert results_panels({}).axes == []
 
