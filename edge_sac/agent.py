@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edge_sac import replay
+from edge_sac import sampler
 from edge_sac.adam import Adam
 from edge_sac.coefficients import Coefficients
 from edge_sac.config import AgentConfig
@@ -37,18 +37,20 @@ class Batch:
     obs: Tensor  # [B, O]
     action: Tensor  # [B, A]
     reward: Tensor  # [B], fp32
-    terminated: Tensor  # [B], bool
+    discount: Tensor  # [B], fp32: of what comes after next_obs, 0 where the episode terminated
     next_obs: Tensor  # [B, O]
+    weight: Tensor  # [B], fp32: importance weights, 1 where draws are uniform
 
     @staticmethod
-    def of(drawn: replay.Batch, device: torch.device) -> Batch:
-        """Return what the replay drew; on a CPU in the replay's own memory, good until it draws again."""
+    def of(drawn: sampler.Batch, device: torch.device) -> Batch:
+        """Return what a sampler drew; on a CPU in the sampler's own memory, good until it draws again."""
         return Batch(
             obs=torch.from_numpy(drawn.obs).to(device),
             action=torch.from_numpy(drawn.action).to(device),
             reward=torch.from_numpy(drawn.reward).to(device),
-            terminated=torch.from_numpy(drawn.terminated).to(device),
+            discount=torch.from_numpy(drawn.discount).to(device),
             next_obs=torch.from_numpy(drawn.next_obs).to(device),
+            weight=torch.from_numpy(drawn.weight).to(device),
         )
 
 
@@ -218,6 +220,11 @@ class Agent:
         """Return the temperature, [] in fp32."""
         return self.alpha_optim.theta[0].float().exp()
 
+    @property
+    def td_error(self) -> Tensor:
+        """Return how far the critics were from the last batch's targets, [B] in fp32: the mean of both sizes."""
+        return self._last.error.abs().mean(dim=0)
+
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
         """Take one gradient step on each network from one batch of the configured size."""
@@ -258,7 +265,7 @@ class Agent:
         memory, optim, product = self._passes, self.critic_optim, self._product
         x = memory.inputs[TAKEN:]
         next_q = self.critic.forward(memory.inputs[: NEXT + 1], self._target_psi, product, memory.spare)
-        target = soft_target(batch.reward, batch.terminated, next_q[..., 0], next_log_prob, alpha, self.config.gamma)
+        target = soft_target(batch.reward, batch.discount, next_q[..., 0], next_log_prob, alpha)
         q = self.critic.forward(x, self._psi, product, memory.critic)
         error = q[..., 0] - target
         seed = self._seed(critic_gradient(error), optim)

@@ -41,6 +41,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Adam's own, in unscaled units; it is fp32 inside the step, so 1e-8 does not vanish."""
     gamma: Share = 0.99
     tau: Share = 0.005
+    n_step: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    """Steps of reward in a critic's target before it bootstraps."""
     target_period: Count = 2
     """Updates between two movements of the target."""
     initial_alpha: Positive = 0.1
@@ -71,6 +73,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     random_steps: Annotated[int, Meta(ge=1, le=10**9)] = 1_000
     """Steps of uniformly random actions before the policy acts and updates begin."""
     updates_per_step: Annotated[float, Meta(gt=0, le=1_000)] = 1.0
+    storage: Literal["", "fp16", "u8", "just-round", "fp32"] = ""
+    """What the replay keeps observations and actions in; empty: as the precision says."""
+    sampling: Literal["uniform", "prioritized"] = "uniform"
+    """How transitions are drawn: all alike, or those with large errors more often (arXiv 1511.05952)."""
     replay_capacity: Annotated[int, Meta(ge=1, le=10**9)] = 1_000_000
     eval_every: Count = 2_500
     """Steps between evaluations, each at the end of an episode."""

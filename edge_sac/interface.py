@@ -22,6 +22,7 @@ class Interface:
     normalizer: Normalizer
     action_lower: Vector  # [A], in the environment's units
     action_upper: Vector  # [A]
+    dt: float = 0.0  # [s] of a control step, 0 where it is not known
 
     @property
     def action_offset(self) -> Vector:

@@ -13,15 +13,14 @@ from torch import Tensor
 
 def soft_target(
     reward: Tensor,  # [B]
-    terminated: Tensor,  # [B], bool: a truncated step still bootstraps
+    discount: Tensor,  # [B], of what comes after; 0: terminated, while a truncated step still bootstraps
     next_q: Tensor,  # [2, B], from the target critics
     next_log_prob: Tensor,  # [B]
     alpha: Tensor,  # []
-    gamma: float,
 ) -> Tensor:
-    """Return the soft Bellman target, shape [B], in fp32."""
+    """Return the soft Bellman target, shape [B], in fp32; what comes after an end is not looked at, were it a NaN."""
     next_v = next_q.float().amin(dim=0) - alpha * next_log_prob
-    return torch.where(terminated, reward, reward + gamma * next_v)
+    return torch.where(discount > 0, reward + discount * next_v, reward)
 
 
 def critic_gradient(error: Tensor) -> Tensor:

@@ -56,8 +56,13 @@ class Precision:
 
     @property
     def replay_dtype(self) -> str:
-        """Return the NumPy name of the format that observations and actions are stored in."""
+        """Return the NumPy name of the format that observations and actions are drawn in."""
         return "float32" if self.dtype == torch.float32 else "float16"
+
+    @property
+    def storage(self) -> str:
+        """Return the replay's storage that loses nothing of what is drawn."""
+        return "fp32" if self.dtype == torch.float32 else "fp16"
 
 
 _FP32 = Precision(

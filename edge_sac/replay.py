@@ -108,7 +108,8 @@ class Replay:
 
     def cut(self) -> None:
         """End the open episode without an end of its own (link lost, stop): what is complete stays."""
-        self.ring.check_open()
+        if self.ring.closed:
+            raise ReplayError("the replay is closed")
         self._open = False
 
     def sampler(

@@ -59,6 +59,13 @@ class Trainer:
         self.policy = ActingPolicy(agent.obs_dim, agent.action_dim, hidden, interface.obs_names)
         self.policy.publish(self.best_weights)
         self.metrics = MetricsLog(run)
+        self.sampler = replay.sampler(
+            config.agent.batch,
+            gamma=config.agent.gamma,
+            n_step=config.agent.n_step,
+            prioritized=config.sampling == "prioritized",
+            dtype=agent.precision.replay_dtype,
+        )
         self._random_rng, self._noise_rng, self._replay_rng = generators(config.seed, 3)
         self.saved: int | None = None
         """Step of the last checkpoint this process wrote."""
@@ -116,7 +123,8 @@ class Trainer:
             reward = finite_reward(reward, f"step {self.at.step}")
             before, obs = obs, self._finite(raw)
             seen = self.interface.normalizer
-            self.replay.add(seen(before), chosen, reward, bool(terminated), bool(truncated), seen(obs))
+            ended = bool(terminated), bool(truncated)
+            self.replay.add(seen(before), chosen, reward, *ended, seen(obs), self.interface.dt)
             self.at.step += 1
             total += reward
             self._learn()
@@ -153,8 +161,10 @@ class Trainer:
         due = int(self.at.owed)
         self.at.owed -= due
         for _ in range(due):
-            drawn = self.replay.sample(self.config.agent.batch, self._replay_rng)
+            drawn = self.sampler.draw(self._replay_rng)
             self.agent.update(Batch.of(drawn, self.agent.device))
+            if self.config.sampling == "prioritized":
+                self.sampler.prioritize(self.agent.td_error.cpu().numpy())
         if due:
             self.policy.publish(self._weights())
 
@@ -265,13 +275,18 @@ class Trainer:
         tensors = {f"agent.{name}": value for name, value in self.agent.state().items()}
         tensors |= {f"best.{name}": torch.from_numpy(value) for name, value in self.best_weights.items()}
         if len(self.replay):
-            seen = self.replay.sample(RECORDED, np.random.default_rng(self.at.step)).obs.astype(np.float32)
+            recorder = self.replay.sampler(RECORDED, gamma=self.config.agent.gamma)
+            seen = recorder.draw(np.random.default_rng(self.at.step)).obs
             normalizer = self.interface.normalizer
             tensors["recorded"] = torch.from_numpy(seen * normalizer.scale + normalizer.mean)
+        ranks, priority = self.sampler.state()
+        if priority is not None:
+            tensors["sampler.priority"] = torch.from_numpy(priority)
         state = {
             "counters": asdict(self.at),
             "rng": [rng.bit_generator.state for rng in self._rngs()],
             "replay": self.replay.state(),
+            "sampler": ranks,
         }
         self.replay.sync()
         save_checkpoint(self.run, self.at.step, tensors, state)
@@ -294,6 +309,8 @@ class Trainer:
             counters = dict(state["counters"])
             counters["best_merit"] = tuple(counters["best_merit"])
             self.at = Counters(**counters)
+            priority = tensors.get("sampler.priority")
+            self.sampler.restore(state["sampler"], None if priority is None else priority.numpy())
             for rng, saved in zip(self._rngs(), state["rng"], strict=True):
                 restore(rng, saved)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:

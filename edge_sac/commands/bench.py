@@ -74,25 +74,26 @@ def _learner(name: str, width: int, batch: int, device: torch.device) -> tuple[A
     chosen = precision(name)
     config = AgentConfig(hidden=(width, width), batch=batch)
     agent = Agent(OBS, ACTION, config, chosen, probe(device, chosen.dtype), device, seed=0)
-    replay = Replay(TRANSITIONS, OBS, ACTION, chosen.replay_dtype)
+    replay = Replay(TRANSITIONS, OBS, ACTION, chosen.storage)
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((TRANSITIONS + 1, OBS), dtype=np.float32)
     for step in range(TRANSITIONS):
         action = rng.uniform(-1, 1, ACTION).astype(np.float32)
         replay.add(obs[step], action, float(rng.normal()), False, False, obs[step + 1])
-    for _ in range(10):
-        agent.update(Batch.of(replay.sample(batch, rng), device))
     return agent, replay
 
 
 def _seconds_per_update(agent: Agent, replay: Replay, batch: int, seconds: float) -> float:
     """Return the median time of the updates that fit in `seconds`, sampling included."""
     rng = np.random.default_rng(1)
+    sampler = replay.sampler(batch, gamma=agent.config.gamma, dtype=agent.precision.replay_dtype)
+    for _ in range(10):
+        agent.update(Batch.of(sampler.draw(rng), agent.device))
     taken: list[float] = []
     began = time.perf_counter()
     while len(taken) < 3 or time.perf_counter() - began < seconds:
         start = time.perf_counter()
-        agent.update(Batch.of(replay.sample(batch, rng), agent.device))
+        agent.update(Batch.of(sampler.draw(rng), agent.device))
         if agent.device.type == "cuda":
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)

@@ -94,7 +94,7 @@ def _trainer(
         config.replay_capacity,
         obs_dim,
         action_dim,
-        chosen.replay_dtype,
+        config.storage or chosen.storage,
         folder / "transitions.map",
         interface.obs_names,
         interface.action_names,
@@ -117,6 +117,7 @@ def _interface(contract: Contract) -> Interface:
         ),
         action_lower=np.array([channel.lower for channel in driven], np.float32),
         action_upper=np.array([channel.upper for channel in driven], np.float32),
+        dt=1 / contract.control_hz if contract.control_hz else 0.0,
     )
 
 

@@ -34,8 +34,9 @@ def batch(dtype=torch.float16, seed: int = 0) -> Batch:
         obs=draw(SIZE, OBS),
         action=torch.tanh(draw(SIZE, ACTION)),
         reward=torch.from_numpy(rng.normal(size=SIZE)).float(),
-        terminated=torch.from_numpy(rng.random(SIZE) < 0.1),
+        discount=torch.from_numpy(np.where(rng.random(SIZE) < 0.1, 0, 0.99)).float(),
         next_obs=draw(SIZE, OBS),
+        weight=torch.ones(SIZE),
     )
 
 
@@ -76,7 +77,7 @@ def test_critic_and_actor_gradients_equal_autograd_of_the_losses_as_written_in_t
     with torch.no_grad():
         next_action, next_log_prob = draw_action(forward(theta, ours.actor, data.next_obs[None])[0], next_noise)
         next_q = forward(target_psi, ours.critic, torch.cat((data.next_obs, next_action), -1)[None])[..., 0].amin(0)
-        y = data.reward + 0.99 * ~data.terminated * (next_q - alpha * next_log_prob)
+        y = data.reward + data.discount * (next_q - alpha * next_log_prob)
     q = forward(psi, ours.critic, torch.cat((data.obs, data.action), -1)[None])[..., 0]
     (by_psi,) = torch.autograd.grad(((q - y) ** 2).mean(1).sum(), psi)
     ours.update(data)
@@ -179,7 +180,9 @@ def test_fp16_gradients_are_the_scaled_fp32_ones_to_half_precision():
     single.target.value.copy_(half.critic_optim.theta)
     half.update(batch())
     data = batch()
-    single.update(Batch(data.obs.float(), data.action.float(), data.reward, data.terminated, data.next_obs.float()))
+    single.update(
+        dataclasses.replace(data, obs=data.obs.float(), action=data.action.float(), next_obs=data.next_obs.float())
+    )
     for ours, theirs in ((half.critic_optim, single.critic_optim), (half.actor_optim, single.actor_optim)):
         unscaled = ours.grad.float() / 1e4
         similarity = torch.nn.functional.cosine_similarity(unscaled, theirs.grad, dim=0)

@@ -9,11 +9,10 @@ from edge_sac.losses import actor_gradient, actor_loss, alpha_loss, critic_gradi
 def test_soft_target_takes_the_smaller_critic_less_the_entropy_term():
     target = soft_target(
         reward=torch.tensor([1.0]),
-        terminated=torch.tensor([False]),
+        discount=torch.tensor([0.9]),
         next_q=torch.tensor([[10.0], [8.0]]),
         next_log_prob=torch.tensor([2.0]),
         alpha=torch.tensor(0.5),
-        gamma=0.9,
     )
     assert float(target) == pytest.approx(1 + 0.9 * (8 - 0.5 * 2))
 
@@ -21,18 +20,17 @@ def test_soft_target_takes_the_smaller_critic_less_the_entropy_term():
 def test_terminated_step_does_not_bootstrap_even_from_an_infinite_value():
     target = soft_target(
         torch.tensor([1.0, 1.0]),
-        torch.tensor([True, False]),
+        torch.tensor([0.0, 0.9]),
         torch.tensor([[float("inf"), 3.0], [float("inf"), 3.0]]),
         torch.zeros(2),
         torch.tensor(0.0),
-        0.9,
     )
     assert target.tolist() == pytest.approx([1.0, 1 + 0.9 * 3])
 
 
 def test_gamma_stays_0_99_with_fp16_critics():
     q = torch.full((2, 1), 1024.0, dtype=torch.float16)
-    target = soft_target(torch.zeros(1), torch.tensor([False]), q, torch.zeros(1), torch.tensor(0.1), 0.99)
+    target = soft_target(torch.zeros(1), torch.tensor([0.99]), q, torch.zeros(1), torch.tensor(0.1))
     assert target.dtype == torch.float32
     # fp16(0.99) is 0.990234: rounded there it would be 1014.0.
     assert float(target) == pytest.approx(1013.76, rel=1e-6)

@@ -23,7 +23,8 @@ from edge_sac.interface import Interface
 from edge_sac.metrics import read_metrics
 from edge_sac.normalizer import Normalizer
 from edge_sac.precision import precision
-from edge_sac.replay import FINAL, OPEN, TERMINATED, TRUNCATED, Replay
+from edge_sac.replay import Replay
+from edge_sac.replay_row import FIRST, STEP, TERMINATED, TRUNCATED
 from edge_sac.run_state import Progress
 from edge_sac.trainer import Trainer
 
@@ -117,11 +118,12 @@ def make(tmp_path: Path, opened: list[Trainer], monkeypatch: pytest.MonkeyPatch)
             Normalizer(np.zeros(2, np.float32), np.array([1.0, 0.5], np.float32)),
             np.array([-1.0], np.float32),
             np.array([3.0], np.float32),
+            dt=1 / 50,
         )
         chosen = precision(config.precision)
         path = MatmulPath(chosen.dtype, torch.float32, "through fp32")
         agent = Agent(2, 1, config.agent, chosen, path, torch.device("cpu"), config.seed)
-        replay = Replay(1000, 2, 1, chosen.replay_dtype, run / "map", face.obs_names, face.action_names)
+        replay = Replay(1000, 2, 1, config.storage or chosen.storage, run / "map", face.obs_names, face.action_names)
         env, reports = env or Line(), []
         trainer = Trainer(run, config, face, env, Line(), agent, replay, reports.append)
         opened.append(trainer)
@@ -157,7 +159,7 @@ def test_first_actions_are_uniform_over_the_whole_range_and_the_stored_ones_are_
     assert min(case.env.actions) < -0.8
     assert max(case.env.actions) > 2.8
     assert case.trainer.agent.updates == 1
-    batch = case.trainer.replay.sample(500, np.random.default_rng(0))
+    batch = case.trainer.replay.sampler(500, gamma=0.99, dtype=np.float16).draw(np.random.default_rng(0))
     given = np.unique(np.float16((np.array(case.env.actions) - 1) / 2))
     # fp16 rounds what was stored by at most half of 2^-11 near 1.
     assert np.abs(np.unique(batch.action) - given[:, None]).min(axis=0).max() <= 2**-11
@@ -166,7 +168,7 @@ def test_first_actions_are_uniform_over_the_whole_range_and_the_stored_ones_are_
 def test_stored_observations_are_normalised(make: Any) -> None:
     case = make()
     case.train()
-    batch = case.trainer.replay.sample(500, np.random.default_rng(0))
+    batch = case.trainer.replay.sampler(500, gamma=0.99, dtype=np.float16).draw(np.random.default_rng(0))
     clocks = {float(np.float16(step / 50)) for step in range(LENGTH)}
     assert set(batch.obs[:, 1].astype(float)) == clocks
 
@@ -175,12 +177,10 @@ def test_stored_observations_are_normalised(make: Any) -> None:
 def test_an_end_is_stored_as_what_it_was_with_its_true_last_observation(make: Any, terminated: bool) -> None:
     case = make(Line(terminated=terminated), steps=30)
     case.train()
-    flags = case.trainer.replay._map.parts.flags[:33]
-    mark, other = (TERMINATED, TRUNCATED) if terminated else (TRUNCATED, TERMINATED)
-    assert [i for i in range(33) if flags[i] & mark] == [9, 20, 31]
-    assert not (flags & other).any()
-    assert [i for i in range(33) if flags[i] == FINAL] == [10, 21, 32]
-    np.testing.assert_array_equal(case.trainer.replay._map.parts.obs[[10, 21, 32], 1], np.float16(LENGTH / 50))
+    rows = case.trainer.replay.read(0, 33)
+    end = STEP | (TERMINATED if terminated else TRUNCATED)
+    assert rows.kind.tolist() == 3 * [FIRST, *(LENGTH - 1) * [STEP], end]
+    np.testing.assert_array_equal(rows.obs[[10, 21, 32], 1], np.float16(LENGTH / 50))
 
 
 def test_a_run_ends_with_the_episode_in_which_its_last_step_falls(make: Any) -> None:
@@ -197,8 +197,7 @@ def test_an_episode_that_will_not_end_is_cut_some_time_after_the_last_step(
     assert case.train()
     assert case.trainer.at.step == 102
     assert not case.trainer.replay.open_episode
-    flags = case.trainer.replay._map.parts.flags[:103]
-    assert not (flags & (TERMINATED | TRUNCATED)).any()
+    assert case.trainer.replay.read(0, 103).kind.tolist() == [FIRST, *102 * [STEP]]
 
 
 def test_a_requested_stop_waits_for_the_end_of_the_episode_and_an_urgent_one_does_not(
@@ -360,7 +359,7 @@ def everything(case: Case) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Return the last checkpoint, but for times, and the replay's rows."""
     _, tensors, state = load_checkpoint(case.trainer.run)
     counters = {name: value for name, value in state["counters"].items() if name not in ("wall_s", "cpu_s")}
-    rows = case.trainer.replay._map.rows.tobytes()
+    rows = case.trainer.replay.ring.rows.tobytes()
     return tensors, {**state, "counters": counters}, rows
 
 
@@ -371,12 +370,20 @@ def records(case: Case) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("number_format", "stops"), [("fp16", (43,)), ("fp16", (8, 61)), ("fp16", (20, 20)), ("fp32", (8, 61))]
+    ("changed", "stops"),
+    [
+        ({}, (43,)),
+        ({}, (8, 61)),
+        ({}, (20, 20)),
+        ({"precision": "fp32"}, (8, 61)),
+        ({"storage": "u8"}, (8, 61)),
+        ({"sampling": "prioritized"}, (8, 61)),
+    ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(
-    make: Any, tmp_path: Path, stops: tuple[int, ...], number_format: str
+    make: Any, tmp_path: Path, stops: tuple[int, ...], changed: dict[str, str]
 ) -> None:
-    settings = {"steps": 130, "eval_every": 40, "updates_per_step": 0.75, "precision": number_format}
+    settings = {"steps": 130, "eval_every": 40, "updates_per_step": 0.75} | changed
     folders = [tmp_path / "whole", tmp_path / "parts"]
     for folder in folders:
         folder.mkdir()
@@ -461,8 +468,15 @@ def test_a_checkpoint_of_another_network_is_refused_and_nothing_changes(make: An
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_an_open_slot_is_never_left_behind(make: Any) -> None:
+def test_an_episode_is_never_left_open(make: Any) -> None:
     case = make(Line(bad_step=43))
     with pytest.raises(NonFinite):
         case.train()
-    assert not (case.trainer.replay._map.parts.flags == OPEN).any()
+    assert not case.trainer.replay.open_episode
+
+
+def test_each_transition_carries_the_time_of_a_control_step(make: Any) -> None:
+    case = make(steps=10)
+    case.train()
+    # 1/50 is kept to 9 significant bits.
+    np.testing.assert_allclose(case.trainer.replay.read(0, 11).dt, [0, *10 * [1 / 50]], rtol=2**-9)

@@ -22,6 +22,7 @@ import robots
 from edge_sac.checkpoint import load_checkpoint
 from edge_sac.cli import main as program
 from edge_sac.metrics import read_metrics
+from edge_sac.replay_header import HEADER_BYTES
 
 TINY = """
 steps = 300
@@ -188,8 +189,8 @@ class Outcome:
         columns = read_metrics(run)
         names = [name for name in columns if name not in TIMING]
         records = [tuple(map(str, row)) for row in zip(*(columns[name] for name in names), strict=True)]
-        # The header counts commits, which a process that opens the map does not change either.
-        replay = (run / "replay" / "transitions.map").read_bytes()
+        # The header counts commits, which come by the clock.
+        replay = (run / "replay" / "transitions.map").read_bytes()[HEADER_BYTES:]
         return Outcome(step, tensors, {**state, "counters": counters}, replay, records)
 
     def check_equal(self, other: Outcome) -> None:

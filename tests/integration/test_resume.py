@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
 from edge_sac.commands import train as train_module
 from edge_sac.commands.stop_signals import GRACE_S
-from edge_sac.replay import STEP, Replay
+from edge_sac.replay import Replay
+from edge_sac.replay_row import STEP
 from edge_sac.run_folder import read_run
 from robots.env import RobotEnv
 
@@ -253,12 +255,9 @@ def words_of_loss(run: Path) -> str:
 
 def observations_after_steps(run: Path) -> Any:
     """Return the observation that followed each transition of the run's replay, in order."""
-    replay = Replay(2_000_000, 1, 1, path=run / "replay" / "transitions.map")
-    try:
-        steps = np.flatnonzero(replay._map.parts.flags & STEP)
-        return replay._map.parts.obs[steps + 1, 0].copy()
-    finally:
-        replay.close()
+    with closing(Replay(2_000_000, 1, 1, path=run / "replay" / "transitions.map")) as replay:
+        rows = replay.read(0, replay.state()["written"])
+    return rows.obs[rows.kind >= STEP, 0].astype(np.float16)
 
 
 def is_subsequence(part: Any, whole: Any) -> bool:
