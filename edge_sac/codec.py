@@ -44,9 +44,6 @@ class Codec(ABC):
     def begin_episode(self, number: int, stored: Callable[[int, int], NDArray[Any]]) -> None:  # noqa: B027
         """Take notice that row `number` begins an episode; `stored(first, last)` returns what is held of a stretch."""
 
-    def forget_from(self, number: int) -> None:  # noqa: B027
-        """Undo what was decided for rows beyond `number`, the next to be written: they are lost, or never were."""
-
     def single(self, out: NDArray[Any]) -> NDArray[np.float32]:
         """Return `out` [N, C] itself where it is float32, else as much of it to compute in before rounding into `out`.
 

@@ -55,9 +55,10 @@ class RangeCodec(Codec):
         return same
 
     def _hold_for(self, number: int) -> None:
-        """Take back ranges made for a row beyond `number` that was then refused."""
+        """Take back ranges made for rows beyond `number`: those rows were refused, or a power cut took them."""
         if number < self._first:
-            self.forget_from(number)
+            self._table.forget_from(number)
+            self._current()
 
     def _fits(self, values: NDArray[Any]) -> bool:
         """Return whether every value is in range, and leave in `_scaled` where in it."""
@@ -113,6 +114,7 @@ class RangeCodec(Codec):
 
     def begin_episode(self, number: int, stored: Callable[[int, int], NDArray[Any]]) -> None:
         """Calibrate, once: each channel's range becomes what it took in the last rows, with a margin."""
+        self._hold_for(number)
         table = self._table
         if number < CALIBRATION_ROWS or table.full or table.calibrated[: table.count].any():
             return
@@ -122,10 +124,6 @@ class RangeCodec(Codec):
         low, high = values.min(axis=0), values.max(axis=0)
         margin = np.maximum(MARGIN * (high - low), 2 * PROVISIONAL / LEVELS)
         table.add(number, low - margin, (high - low + 2 * margin) / LEVELS, calibrated=True)
-        self._current()
-
-    def forget_from(self, number: int) -> None:
-        self._table.forget_from(number)
         self._current()
 
 

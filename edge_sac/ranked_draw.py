@@ -94,8 +94,8 @@ class RankedDraw:
         seen, largest = int(numbers["seen"]), float(numbers["largest"])
         if seen > ring.written:
             return
-        np.multiply(priority[:-1], ring.parts.mark[1:] >= STEP_MARK, out=leaves[:-1])
-        leaves[-1] = priority[-1] * (ring.parts.mark[0] >= STEP_MARK)
+        mark = ring.parts.mark
+        np.multiply(priority, (np.roll(mark, -1) >= STEP_MARK) & (mark != 0), out=leaves)
         leaves[ring.newest_slot] = 0
         self._tree.rebuild()
         self._seen, self._largest = seen, largest
@@ -112,8 +112,9 @@ class RankedDraw:
         while number < written:
             begin = (number - 1) % slots
             count = 1 if begin == slots - 1 else min(written - number, slots - 1 - begin)
-            ended = ring.parts.mark[number % slots : number % slots + count] >= STEP_MARK
-            np.multiply(ended, np.float32(self._largest), out=leaves[begin : begin + count])
+            mark, after = ring.parts.mark[begin : begin + count], number % slots
+            whole = (ring.parts.mark[after : after + count] >= STEP_MARK) & (mark != 0)
+            np.multiply(whole, np.float32(self._largest), out=leaves[begin : begin + count])
             self._tree.rebuild(begin, min(begin + count + 1, slots))
             number += count
         if ring.newest_slot == 0:

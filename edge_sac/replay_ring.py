@@ -15,7 +15,7 @@ from edge_sac.errors import ReplayError
 from edge_sac.replay_disk import ReplayDisk
 from edge_sac.replay_header import HEADER_BYTES, Shape, check_shape, new_header, newest_index
 from edge_sac.replay_journal import Journal
-from edge_sac.replay_row import EMPTY, FIRST, STEP_MARK, StagedRow, check_of, dt_of, kind_of, mark_of
+from edge_sac.replay_row import EMPTY, STEP_MARK, StagedRow, check_of, dt_of, kind_of
 from edge_sac.storage import STORAGES, codecs
 
 _CHUNK = 4_096
@@ -102,8 +102,9 @@ class Ring:
         if number >= self.journal.limit:
             self.journal.commit()
         step = row.mark >= STEP_MARK
-        # The row that is now the oldest has lost the observation its transition began with.
-        if number >= slots and self.parts.mark[(number + 1) % slots] >= STEP_MARK:
+        # The row replaced was the oldest; a transition that began with it is held no longer.
+        mark = self.parts.mark
+        if number >= slots and mark[number % slots] and mark[(number + 1) % slots] >= STEP_MARK:
             self.count -= 1
         self._put(number, row.bytes)
         self.head = (number + 1, added + step)
@@ -175,33 +176,19 @@ class Ring:
             if torn.size:
                 break
         self.head = (written, added)
-        self.obs_codec.forget_from(written)
         changed = written > index
         for begin in range(written - slots, written, _CHUNK):
-            changed |= self._mend(np.arange(begin, min(begin + _CHUNK, written)))
+            changed |= self._wipe(np.arange(begin, min(begin + _CHUNK, written)))
         if changed:
             self._disk.sync()
             self.journal.commit()
 
-    def _mend(self, numbers: NDArray[np.int64]) -> bool:
-        """Wipe those rows that are neither whole nor empty; return whether there were any.
-
-        The row after a wiped one begins an episode: what led to it is unknown.
-        """
-        mark = self.parts.mark[numbers % self.layout.slots]
-        whole = self._whole(numbers)
-        held_before = numbers[0] - 1 >= self.oldest and self.parts.mark[(numbers[0] - 1) % self.layout.slots]
-        before = np.concatenate(([bool(held_before)], whole[:-1]))
-        bare = whole & (mark >= STEP_MARK) & ~before & (numbers > self.oldest)
-        wiped = ~whole & self.rows[numbers % self.layout.slots].any(axis=1)
+    def _wipe(self, numbers: NDArray[np.int64]) -> bool:
+        """Wipe those rows that are neither whole nor empty; return whether there were any."""
+        wiped = ~self._whole(numbers) & self.rows[numbers % self.layout.slots].any(axis=1)
         for number in numbers[wiped].tolist():
             self._put(number, bytes(self.layout.row_bytes))
-        for number in numbers[bare].tolist():
-            row = StagedRow(self.layout)
-            row.obs[:] = self.parts.obs[number % self.layout.slots]
-            row.finish(number, int(self.obs_codec.salts(np.array([number]))[0]), mark_of(FIRST, 0.0), 0.0)
-            self._put(number, row.bytes)
-        return bool(wiped.any() or bare.any())
+        return bool(wiped.any())
 
     def _whole(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows are held in their slots as these numbers, [N]."""
@@ -216,6 +203,6 @@ class Ring:
 
     def _transitions(self) -> int:
         """Return how many steps are held with the row before them."""
-        steps = int(np.count_nonzero(self.parts.mark >= STEP_MARK))
-        oldest = self.written - self.layout.slots
-        return steps - int(oldest >= 0 and self.parts.mark[oldest % self.layout.slots] >= STEP_MARK)
+        slots = self.layout.slots
+        mark = self.parts.mark[np.arange(max(0, self.written - slots), self.written) % slots]
+        return int(np.count_nonzero((mark[1:] >= STEP_MARK) & (mark[:-1] != 0)))

@@ -89,8 +89,7 @@ class Sampler:
             self._draw_uniformly(rng)
         else:
             self._ranked.draw(rng, self._slot, batch.weight)
-            self._look_after(self._slot)
-        ring.rows.take(self._slot, axis=0, out=self._first_rows, mode="clip")
+            self._look(self._slot)
         self._decode(ring.obs_codec, self._first_parts.obs, self._slot, batch.obs)
         self._decode(ring.action_codec, self._parts.action, self._next, batch.action)
         np.copyto(batch.reward, self._parts.reward)
@@ -130,7 +129,7 @@ class Sampler:
         """Draw slots; those that begin no transition are drawn again."""
         held = min(self._ring.written, self._ring.layout.slots)
         np.copyto(self._slot, rng.integers(0, held, size=len(self._slot)))
-        self._look_after(self._slot)
+        self._look(self._slot)
         draws = 0
         while not self._valid.all():
             draws += 1
@@ -138,14 +137,18 @@ class Sampler:
                 raise ReplayError(f"some of {held} slots drawn {draws} times hold no transition: damaged rows")
             missing = np.flatnonzero(~self._valid)
             self._slot[missing] = rng.integers(0, held, size=missing.size)
-            self._look_after(self._slot)
+            self._look(self._slot)
 
-    def _look_after(self, slot: NDArray[np.int64]) -> None:
-        """Gather the rows after slot [B], and find which of them end a transition that begins there."""
+    def _look(self, slot: NDArray[np.int64]) -> None:
+        """Gather the rows in slot [B] and those after, and find which of the two are a transition."""
         ring = self._ring
+        ring.rows.take(slot, axis=0, out=self._first_rows, mode="clip")
         np.add(slot, 1, out=self._next)
         ring.rows.take(self._next, axis=0, out=self._rows, mode="wrap")
         np.greater_equal(self._parts.mark, STEP_MARK, out=self._valid)
+        # A row that a power cut took is empty, the one after it may be whole.
+        np.not_equal(self._first_parts.mark, 0, out=self._ok)
+        np.logical_and(self._valid, self._ok, out=self._valid)
         np.not_equal(slot, ring.newest_slot, out=self._ok)
         np.logical_and(self._valid, self._ok, out=self._valid)
 

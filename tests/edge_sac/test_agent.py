@@ -1,5 +1,7 @@
 """One whole update: against autograd, without a look at the host, and in every precision preset."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
