@@ -64,7 +64,7 @@ class RangeCodec(Codec):
         """Return whether every value is in range, and leave in `_scaled` where in it."""
         with np.errstate(over="ignore"):
             scaled = np.subtract(values, self._low, out=self._scaled, casting="same_kind")
-        np.divide(scaled, self._step, out=scaled)
+            np.divide(scaled, self._step, out=scaled)
         # A NaN compares as false.
         return bool(scaled.min() >= -0.5 and scaled.max() <= LEVELS + 0.5)
 
