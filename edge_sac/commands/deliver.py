@@ -18,7 +18,6 @@ from edge_sac.errors import Refused
 from edge_sac.export import export_policy
 from edge_sac.metrics import FILE as METRICS
 from edge_sac.metrics import read_metrics
-from edge_sac.plots import report_figure, save_figure
 from edge_sac.run_folder import CONFIG, EVALUATION, POLICY, REPORT, read_run
 
 JUDGED_EPISODES = 10
@@ -30,6 +29,9 @@ def deliver(run: Path, console: Console) -> int:
     judgement = judge(run / POLICY, JUDGED_EPISODES, read_run(run)[0])
     write_json(run / EVALUATION, judgement.record())
     try:
+        # Only now: matplotlib holds 30 MiB that a learner need not carry through its run.
+        from edge_sac.plots import report_figure, save_figure
+
         save_figure(report_figure(read_metrics(run)), run / REPORT)
     except OSError as error:
         raise Refused(f"cannot write {run / REPORT}: {error}; make room, then: {command('resume', run)}") from error
