@@ -278,6 +278,9 @@ def test_a_row_with_one_wrong_bit_is_dropped_and_no_other(tmp_path: Path, byte: 
     with closing(Replay(CAPACITY, OBS, ACTIONS, path=path)) as replay:
         for number in range(60):
             add_number(replay, number, False, False)
+        ranked = replay.sampler(4000, gamma=0.99, prioritized=True)
+        ranked.draw(np.random.default_rng(0))
+        state = ranked.state()
     data = bytearray(path.read_bytes())
     # Row 41 k + 7 of this unbroken episode ends transition 41 k + 6 and begins the next one.
     data[HEADER_BYTES + 7 * ROW + byte] ^= 4
@@ -286,8 +289,10 @@ def test_a_row_with_one_wrong_bit_is_dropped_and_no_other(tmp_path: Path, byte: 
         assert numbers_in(replay) == [n for n in range(20, 60) if n not in (47, 48)]
         drawn = replay.sampler(4000, gamma=0.99).draw(np.random.default_rng(0))
         assert set(drawn.reward.tolist()) == set(numbers_in(replay))
-        ranked = replay.sampler(4000, gamma=0.99, prioritized=True).draw(np.random.default_rng(0))
-        assert set(ranked.reward.tolist()) == set(numbers_in(replay))
+        ranked = replay.sampler(4000, gamma=0.99, prioritized=True)
+        assert set(ranked.draw(np.random.default_rng(0)).reward.tolist()) == set(numbers_in(replay))
+        ranked.restore(*state)
+        assert set(ranked.draw(np.random.default_rng(0)).reward.tolist()) == set(numbers_in(replay))
 
 
 @pytest.mark.parametrize("size", [0, 5, HEADER_BYTES, HEADER_BYTES + 41 * ROW - 1, HEADER_BYTES + 41 * ROW + 1])

@@ -163,7 +163,7 @@ def test_a_full_table_is_refused_with_channel_value_and_what_to_do(monkeypatch: 
 
 def test_ranges_are_calibrated_once_when_an_episode_begins_after_the_first_rows() -> None:
     rng = np.random.default_rng(0)
-    narrow = rng.uniform([-0.1, 0.5, 7], [0.1, 0.6, 7], (2 * CALIBRATION_ROWS, 3))
+    narrow = rng.uniform([-0.2, 0.5, 7], [0.2, 0.6, 7], (2 * CALIBRATION_ROWS, 3))
     with closing(Replay(10_000, 3, 1, "u8")) as replay:
         fill(replay, narrow.tolist(), cut_every=300)
         table = replay.ring.obs_codec._table
@@ -172,15 +172,16 @@ def test_ranges_are_calibrated_once_when_an_episode_begins_after_the_first_rows(
         first = int(table.first[2])
         assert first == 4 * 301
         low, high = table.low[2], table.low[2] + LEVELS * table.step[2]
-        # A quarter of the spread, or a step of the range before, is added to what was seen through steps twice as coarse
-        # for the last, which had left that range.
-        margin = np.maximum(0.25 * np.array([0.2, 0.1, 0]), FIRST_STEP)
-        assert (np.abs(low - (np.array([-0.1, 0.5, 7]) - margin)) < 2 * FIRST_STEP).all()
-        assert (np.abs(high - (np.array([0.1, 0.6, 7]) + margin)) < 2 * FIRST_STEP).all()
+        # A quarter of the spread, or a step of the first range, is added to what was seen through half a step of that
+        # range; the last channel had left it and was seen through steps twice as coarse.
+        margin = np.maximum(0.25 * np.array([0.4, 0.1, 0]), FIRST_STEP)
+        seen = 0.51 * FIRST_STEP * np.array([1, 1, 2])
+        assert (np.abs(low - (np.array([-0.2, 0.5, 7]) - margin)) < seen).all()
+        assert (np.abs(high - (np.array([0.2, 0.6, 7]) + margin)) < seen).all()
         episode = 4 * 300
         error = np.abs(stored(replay)[first : first + 300] - narrow[episode : episode + 300])
         assert (error.max(axis=0) <= 0.51 * table.step[2]).all()
-        assert (table.step[2][:2] < FIRST_STEP / 15).all()
+        assert (table.step[2][:2] < FIRST_STEP / 12).all()
 
 
 def test_a_ring_smaller_than_the_calibration_is_calibrated_on_what_it_holds() -> None:
