@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sac.config import Config
+from edge_sac.config import AgentConfig, Config
 
 LONG, LONG_STEPS = "fp16-long", 100_000
 FURUTA: dict[str, dict[str, Any]] = {
@@ -32,10 +32,18 @@ MEMORY: dict[str, dict[str, Any]] = {
     "just-round": {"storage": "just-round"},
 }
 """Each option of memory alone, on top of fp16, and those of the learner together."""
+SWINGUP = AgentConfig(
+    hidden=(64, 64), batch=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3, tau=0.02, target_period=1
+)
+"""The least found with which fp32 and fp16 pass a mean return of 750 on every seed tried in 50,000 steps; with the
+target moving eight times slower, as by default, they stay between 300 and 610 at 40,000."""
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "furuta": {},
     "dmc/cartpole-swingup": {
         "env": "dmc/cartpole-swingup",
+        "steps": 50_000,
+        "eval_every": 5_000,
+        "agent": SWINGUP,
     },
 }
 STEP_S = 0.009
@@ -82,7 +90,6 @@ def memory_grid(seeds: int, steps: int | None) -> list[Cell]:
         for seed in range(seeds)
         for environment, where in ENVIRONMENTS.items()
         for variant, changes in MEMORY.items()
-        if changes.keys() <= set(Config.__struct_fields__)
     ]
 
 
