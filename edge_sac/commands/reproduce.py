@@ -22,6 +22,7 @@ from rich.console import Console
 from torch import Tensor
 
 from edge_sac import __version__
+from edge_sac.agent import OPTIMISERS
 from edge_sac.atomic import write_file
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
 from edge_sac.commands.deliver import export_run
@@ -186,11 +187,12 @@ def _alive(run: Path, after: Mapping[str, Tensor]) -> dict[str, float]:
     """
     _, before, _ = load_checkpoint(run, checkpoint_steps(run)[-2])
     found = {}
-    for name in ("critic", "actor"):
+    skips = after["agent.coefficients.loss_scale.skip_streak"].tolist()
+    for name, skipped in zip(OPTIMISERS[:2], skips, strict=False):
         changed = before[f"agent.{name}.theta"] != after[f"agent.{name}.theta"]
         nonzero = after[f"agent.{name}.theta"] != 0
         found[f"{name}_moving"] = float(changed.sum() / nonzero.sum())
-        found[f"{name}_skip_streak"] = float(after[f"agent.{name}.loss_scale.skip_streak"])
+        found[f"{name}_skip_streak"] = float(skipped)
     return found
 
 
