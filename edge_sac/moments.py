@@ -83,7 +83,8 @@ class HalfMoments:
         self._stored = Views(self.moments)
         self._wide = Views(torch.empty(2, length, device=theta.device), scratch=True)
         self._dither = Dither(2, length, theta.dtype, theta.device)
-        self._largest = Largest(theta.dtype, theta.device)
+        self._largest, self._largest_w = (Largest(theta.dtype, theta.device) for _ in range(2))
+        self._peak = torch.zeros((), device=theta.device)
 
     def begin(self) -> None:
         """Go to the next values of the dither."""
@@ -101,7 +102,10 @@ class HalfMoments:
 
     def store(self, span: slice) -> Tensor:
         """Round by dither."""
-        return self._largest(self._dither.store(self._wide(span)[0], self._stored(span)[0]))
+        both, m, w = self._stored(span)
+        self._dither.store(self._wide(span)[0], both)
+        # Row by row: of memory with a gap torch would make a copy first.
+        return torch.maximum(self._largest(m), self._largest_w(w), out=self._peak)
 
     def state(self) -> dict[str, Tensor]:
         """Return m and w, and where the dither stands."""

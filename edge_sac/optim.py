@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edge_sac.adam import Adam
 from edge_sac.coefficients import Coefficients
-from edge_sac.flat import Views, chunk, spans
+from edge_sac.flat import Largest, Views, chunk, spans
 from edge_sac.half_matmul import Product
 from edge_sac.moments import moment_storage
 from edge_sac.networks import Mlp, sum_rows
@@ -69,7 +69,8 @@ class HAdam:
         self._simply_added = self._exact and (target is None or not target.listens)
         self._now = torch.zeros(3, device=device)
         self._decay, self._rate = self._now[:2].unsqueeze(1), self._now[2]
-        self._sum = torch.zeros((), device=device)
+        # Of the gradient as a buffer, or of a part as the product leaves it.
+        self._largest = {dtype: Largest(dtype, device) for dtype in (theta.dtype, torch.float32)}
         self._finite = torch.zeros((), dtype=torch.bool, device=device)
         bits = torch.int32 if theta.element_size() == 4 else torch.int16
         self._mask = torch.zeros((), dtype=bits, device=device)
@@ -102,13 +103,8 @@ class HAdam:
         return {"theta": self.theta} | self.moments.state() | self.rounding.state()
 
     def _allow(self, grad: Tensor) -> None:
-        """Find whether `grad` is finite; where it is not, the step to come leaves everything as it is.
-
-        A sum in fp32 is finite where all its terms are: 65504 times their number is far from overflow. In fp32 itself
-        a gradient so large that its sum overflows is skipped as well.
-        """
-        torch.sum(grad, dim=0, dtype=torch.float32, out=self._sum)
-        torch.lt(self._sum.abs_(), torch.inf, out=self._finite)
+        """Find whether `grad` is finite; where it is not, the step to come leaves everything as it is."""
+        torch.lt(self._largest[grad.dtype](grad), torch.inf, out=self._finite)
         self.row.finite.logical_and_(self._finite)
         torch.where(self._finite, self.row.taken, self.row.skipped, out=self._now)
         self.moments.enable(self._finite)

@@ -62,11 +62,13 @@ class LagTarget:
         self.lag = torch.zeros_like(psi)
         self._views = Views(self.lag.unsqueeze(0))
         self.codes = (psi, self.lag)
+        self._wide = Views(torch.empty(1, chunk(len(psi), psi.device), device=psi.device), scratch=True)
 
     def moved(self, span: slice, change: Tensor) -> None:
         """Subtract the change of psi from the lag, in fp32, stored once."""
         lag = self._views(span)[1]
-        lag.copy_(change.neg_().add_(lag))
+        # Widened first: of operands of two dtypes torch would make copies of one.
+        lag.copy_(self._wide(span)[1].copy_(lag).sub_(change))
 
     def follow(self, psi: Tensor, tau: float) -> None:  # noqa: ARG002
         """Shrink the lag by 1 - tau."""
