@@ -348,12 +348,12 @@ def test_a_draw_leaves_nothing_behind_and_needs_little_for_a_moment(storage: str
             draws(3)
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-            draws(50)
+            draws(200)
             after, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    # Of what Python itself keeps for reuse some comes and goes; the smallest array of a batch has 2 KiB.
-    assert after - before < 1024
+    # Of what Python itself keeps for reuse some comes and goes, however long; one array of B indices has 2 KiB.
+    assert after - before < 4096
     # Six arrays of B indices, 2 KiB each: the generator's, those drawn again and the generations of rows. A batch of
     # 17 observations in fp16 alone has 8.5 KiB.
     assert peak - before < 6 * 2048 + 4096
