@@ -75,7 +75,7 @@ class RankedDraw:
         np.logical_not(counts, out=self._ignored)
         self._tree.leaves.take(self._slot, out=self._current, mode="clip")
         np.copyto(new, self._current, where=self._ignored)
-        self._largest = max(self._largest, float(np.max(new, where=counts, initial=0)))
+        self._largest = max(self._largest, float(np.maximum.reduce(new, where=counts, initial=0)))
         self._tree.set(self._slot, new)
         return int(np.count_nonzero(self._ignored))
 
