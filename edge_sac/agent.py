@@ -268,7 +268,7 @@ class Agent:
         target = soft_target(batch.reward, batch.discount, next_q[..., 0], next_log_prob, alpha)
         q = self.critic.forward(x, self._psi, product, memory.critic)
         error = q[..., 0] - target
-        seed = self._seed(critic_gradient(error), optim)
+        seed = self._seed(critic_gradient(error, batch.weight), optim)
         self.critic.backward(seed, x, memory.critic, self._psi, product, self._psi_gradient, memory.spare)
         if optim.grad is not None:
             optim.step()

@@ -23,9 +23,12 @@ def soft_target(
     return torch.where(discount > 0, reward + discount * next_v, reward)
 
 
-def critic_gradient(error: Tensor) -> Tensor:
-    """Return the derivative by q [2, B] of `critic_loss`, given the errors q - target [2, B]."""
-    return error * (2 / error.shape[-1])
+def critic_gradient(error: Tensor, weight: Tensor) -> Tensor:
+    """Return the derivative by q [2, B] of `critic_loss`, given the errors q - target [2, B].
+
+    Each transition's `weight` [B] makes up for how often it is drawn (arXiv 1511.05952); 1 where draws are uniform.
+    """
+    return error * (weight * (2 / error.shape[-1]))
 
 
 def critic_loss(error: Tensor) -> Tensor:

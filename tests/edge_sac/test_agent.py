@@ -1,6 +1,7 @@
 """One whole update: against autograd, without a look at the host, and in every precision preset."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,13 @@ def test_fix_that_is_switched_off_is_off_in_the_update(fix, monkeypatch):
     expected = [] if fix == "hadam" else [{"normal_fix": fix != "normal", "softplus_fix": fix != "softplus"}]
     assert seen == expected
     assert ours.coefficients.hypot == (fix != "hadam")
+
+
+def test_weights_of_the_draw_reach_the_critics_step():
+    plain, weighted, data = agent("fp32"), agent("fp32"), batch(torch.float32)
+    plain.update(data)
+    weighted.update(replace(data, weight=torch.full((SIZE,), 0.5)))
+    assert torch.allclose(weighted.critic_optim.grad, 0.5 * plain.critic_optim.grad, rtol=1e-5)
 
 
 def test_target_moves_by_tau_once_a_period():

@@ -44,7 +44,10 @@ def test_seeds_of_the_losses_equal_autograd():
     error = q.detach() - target
     expected = ((q - target) ** 2).mean(dim=1).sum()
     assert float(critic_loss(error)) == pytest.approx(expected.item())
-    assert torch.allclose(critic_gradient(error), torch.autograd.grad(expected, q)[0])
+    assert torch.allclose(critic_gradient(error, torch.ones(64)), torch.autograd.grad(expected, q)[0])
+    weight = torch.rand(64, generator=generator)
+    weighted = (weight * (q - target) ** 2).mean(dim=1).sum()
+    assert torch.allclose(critic_gradient(error, weight), torch.autograd.grad(weighted, q)[0])
     expected = (alpha * log_prob - q.amin(dim=0)).mean()
     by_q, by_log_prob = torch.autograd.grad(expected, (q, log_prob))
     assert float(actor_loss(q.detach(), log_prob.detach(), alpha)) == pytest.approx(expected.item())
@@ -70,7 +73,7 @@ def test_seed_of_the_temperature_equals_autograd():
 def test_loss_and_seed_stay_finite_at_a_scale_that_overflows_an_fp16_loss():
     q, target = torch.full((2, 256), 9.0, dtype=torch.float16), torch.zeros(256)
     error = q - target
-    loss, seed = critic_loss(error), critic_gradient(error)
+    loss, seed = critic_loss(error), critic_gradient(error, torch.ones(256))
     scale = 1e6
     assert torch.isinf((loss * scale).half())
     assert torch.isfinite((seed * 2 * scale / 4).half()).all()
