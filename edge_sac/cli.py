@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -15,8 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from edge_sac import __version__
+from edge_sac.commands.bench.command_line import app as bench
+from edge_sac.commands.options import reachable, require
 from edge_sac.commands.terminal import Terminal, discard_output
-from edge_sac.errors import EdgeSacError, MissingExtra, Refused
+from edge_sac.errors import EdgeSacError, Refused
 
 app = typer.Typer(
     add_completion=False,
@@ -24,35 +25,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train a Soft Actor-Critic policy in half precision on the robot's own computer.",
 )
+app.add_typer(bench, name="bench")
 REFUSED, FAULT, FAILED, INTERRUPTED = 2, 3, 4, 130
 BROKEN_PIPE = 141
 """What a shell reports of a program whose reader went away."""
-EXTRAS = {"train": ("torch", "safetensors", "tensorboard", "matplotlib"), "cpu": ("onnxruntime",)}
 
 # Typer brings its own copy of click or uses click itself; this is the base of its errors either way.
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-def _reachable(path: Path | None) -> Path | None:
-    """Return the path; raises Refused for one that the system cannot even look at, such as a name that is too long."""
-    try:
-        if path is not None:
-            path.exists()
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}; give another path") from error
-    return path
-
-
 Run = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
-
-
-def _require(*extras: str) -> None:
-    """Raise MissingExtra, with the line that installs it, for a package of `extras` that is not there."""
-    for extra in extras:
-        for module in EXTRAS[extra]:
-            if importlib.util.find_spec(module) is None:
-                other = " (or 'edge-sac[gpu]' with an NVIDIA GPU on x86-64)" if extra == "cpu" else ""
-                raise MissingExtra(f"{module} is not installed; pip install 'edge-sac[{extra}]'{other}")
 
 
 def _overrides(**given: Any) -> dict[str, Any]:
@@ -79,7 +61,7 @@ def train(
     ] = False,
 ) -> int:
     """Train a robot, or any Gymnasium environment with Box spaces, and leave a policy that runs."""
-    _require("train", "cpu")
+    require("train", "cpu")
     from edge_sac.commands import train as command
     from edge_sac.config import load_config, parse_config
 
@@ -111,7 +93,7 @@ def resume(
     run: Run, steps: Annotated[int | None, typer.Option(help="Steps beyond the run's end.", min=1)] = None
 ) -> int:
     """Go on with a run that was stopped or killed, or train a finished one further."""
-    _require("train", "cpu")
+    require("train", "cpu")
     from edge_sac.commands import train as command
 
     return command.resume(run, steps, Terminal())
@@ -119,15 +101,15 @@ def resume(
 
 @app.command("eval")
 def evaluate(
-    where: Annotated[Path, typer.Argument(metavar="RUN|POLICY", show_default=False, callback=_reachable)],
+    where: Annotated[Path, typer.Argument(metavar="RUN|POLICY", show_default=False, callback=reachable)],
     robot: Annotated[str | None, typer.Option(help="Another robot than the policy was trained for.")] = None,
     physics: Annotated[str | None, typer.Option(help="Of the twin: pybullet, equations or auto.")] = None,
     episodes: Annotated[int, typer.Option(min=1, max=100_000)] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of the episodes.")] = 0,
-    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=reachable)] = None,
 ) -> int:
     """Drive a policy without noise and judge it."""
-    _require("cpu")
+    require("cpu")
     from edge_sac.commands import evaluate as command
 
     return command.evaluate(where, robot, physics, episodes, seed, json, Terminal())
@@ -137,12 +119,12 @@ def evaluate(
 def export(
     run: Run,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].", callback=_reachable)
+        Path | None, typer.Option("-o", "--output", help="The file [RUN/policy.onnx].", callback=reachable)
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The last policy instead of the best evaluated.")] = False,
 ) -> int:
     """Write a run's policy to one ONNX file that carries its whole contract."""
-    _require("train", "cpu")
+    require("train", "cpu")
     from edge_sac.commands.deliver import export_run
     from edge_sac.run_folder import POLICY
 
@@ -150,28 +132,6 @@ def export(
     which = export_run(run, path, last=last)
     Terminal().print(f"{path}: {which}, read back at parity")
     return 0
-
-
-@app.command()
-def bench(
-    what: Annotated[str, typer.Argument(help="update: time of one update by precision.")],
-    precisions: Annotated[str, typer.Option(help="Side by side; ratios are to the first.")] = "fp32,fp16",
-    width: Annotated[int, typer.Option(min=1, help="Of both hidden layers.")] = 256,
-    batch: Annotated[int, typer.Option(min=1)] = 256,
-    rounds: Annotated[int, typer.Option(min=1)] = 7,
-    seconds: Annotated[float, typer.Option(min=0.01, help="Of each precision in each round.")] = 2.0,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
-) -> int:
-    """Measure this machine."""
-    _require("train")
-    from edge_sac.commands.bench import bench_update
-
-    if what != "update":
-        raise Refused(f"there is no benchmark {what!r}; the one there is: update")
-    names = precisions.split(",")
-    return bench_update(names, width, batch, rounds, seconds, threads, device, json, Terminal())
 
 
 @app.command()
@@ -187,7 +147,7 @@ def reproduce(
     ] = None,
 ) -> int:
     """Remake a committed table: runs what is missing, resumes what was cut, writes table and figure."""
-    _require("train", "cpu")
+    require("train", "cpu")
     from edge_sac.commands import reproduce as command
 
     return command.reproduce(what, seeds, steps, jobs, cells or Path("docs/results") / what, Terminal())

@@ -1,0 +1,69 @@
+"""Every tensor a learner holds, by the name it is reached under: what its state really costs."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+
+
+def held_bytes(learner: Any) -> dict[str, int]:
+    """Return the bytes of each piece of memory reachable from `learner`, each once, by the first path to it."""
+    found: dict[int, tuple[str, int]] = {}
+    for path, tensor in _tensors(learner, "", set()):
+        storage = tensor.untyped_storage()
+        found.setdefault(storage.data_ptr(), (path, storage.nbytes()))
+    found.pop(0, None)  # of empty tensors
+    return dict(found.values())
+
+
+def by_role(pieces: dict[str, int]) -> dict[str, int]:
+    """Return the bytes summed over networks by what they are for; `target` is all that the target keeps."""
+    roles: dict[str, int] = {}
+    for path, size in pieces.items():
+        parts = [part.strip("_") for part in path.split(".") if not part.isdigit()]
+        role = "target" if "target" in parts else parts[-1]
+        roles[role] = roles.get(role, 0) + size
+    return roles
+
+
+def unreached_bytes(learner: Any, others: Any = ()) -> int:
+    """Return the bytes of tensors alive in this process that neither `learner` nor `others` lead to.
+
+    Other people's modules are passed over: torch and its like hold constants of their own.
+    """
+    known = {
+        tensor.untyped_storage().data_ptr() for root in (learner, others) for _, tensor in _tensors(root, "", set())
+    }
+    alive: dict[int, int] = {}
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # asking some lazy object of another package for its type may warn
+        for thing in gc.get_objects():
+            if isinstance(thing, Tensor):
+                alive[thing.untyped_storage().data_ptr()] = thing.untyped_storage().nbytes()
+    return sum(size for where, size in alive.items() if where not in known)
+
+
+def _tensors(thing: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(thing, Tensor):
+        yield path, thing
+        return
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, dict):
+        inside = list(thing.items())
+    elif isinstance(thing, list | tuple):
+        inside = list(enumerate(thing))
+    elif type(thing).__module__.startswith("edge_sac"):
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        inside = [(name, getattr(thing, name)) for name in slots if hasattr(thing, name)]
+        inside += list(getattr(thing, "__dict__", {}).items())
+    else:
+        return
+    for name, value in inside:
+        yield from _tensors(value, f"{path}.{name}" if path else str(name), seen)
