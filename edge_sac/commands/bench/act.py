@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +14,22 @@ from edge_sac.commands.bench.acting import KINDS, contract, random_weights
 from edge_sac.commands.bench.candidate import Work
 from edge_sac.commands.bench.crew import crew
 from edge_sac.commands.bench.peers import PEERS
-from edge_sac.commands.bench.report import Report, check_writable, mebibytes, number, table
+from edge_sac.commands.bench.report import Report, check_writable, mebibytes, number, show
 from edge_sac.commands.bench.rounds import Pace, Turn, run_rounds
 
 ACTING = "edge_sac.commands.bench.acting"
+ALONE = """
+import sys
+from edge_sac.policy import Policy
+policy = Policy.load(sys.argv[1])
+for _ in range(1000):
+    policy.act([0.0] * len(policy.contract.observation))
+for line in open("/proc/self/status"):
+    if line.startswith("VmRSS:"):
+        print(int(line.split()[1]) * 1024)
+"""
+"""A process that only acts: nothing of ours but the policy."""
+PATIENCE_S = 120.0
 NOTE = "numpy: the same network in float32, one product a layer, nothing checked; SB3 and SBX: predict()"
 
 
@@ -36,6 +50,7 @@ def bench_act(
         export_policy(path, random_weights(work), contract(work), observed)
         for kind in KINDS:
             members.add(kind, ACTING, replace(work, variant=kind, path=str(path)))
+        alone = resident_alone(path)
         if peers:
             members.add_peers(replace(work, transitions=1_000), peer_python)
         turns = [Turn(name, worker, "act", needed=name not in PEERS) for name, worker in members.workers.items()]
@@ -46,7 +61,9 @@ def bench_act(
                 result.row(name) | {"of_first": result.ratio(name, KINDS[0]), "resident_bytes": resident}
             )
         report.versions, report.missing = members.versions(), members.missing | result.lost
-    report.rounds, report.notes = result.raw(), [NOTE, result.note()]
+    report.settings["resident_alone_bytes"] = alone
+    held = f"a process with the exported policy alone holds {mebibytes(alone)} MiB ({alone / 1e6:.1f} MB)"
+    report.rounds, report.notes = result.raw(), [NOTE, held, result.note()]
     cells = [
         [
             row["name"],
@@ -57,6 +74,14 @@ def bench_act(
         for row in report.rows
     ]
     columns = ["", "p50, us", "p99, us", f"rate of {KINDS[0]}", "resident, MiB"]
-    console.print(table(f"One action, {work.obs} observations, {width}-{width}, {work.action} actions", columns, cells))
+    show(console, f"One action, {work.obs} observations, {width}-{width}, {work.action} actions", columns, cells)
     report.publish(output, console)
     return 0
+
+
+def resident_alone(policy: Path) -> int:
+    """Return the resident memory [B] of a process that imports `edge_sac.policy`, loads `policy` and acts."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(policy)], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    return int(done.stdout)

@@ -9,6 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
+WHOLE = ("target", "dither")
+"""Parts whose pieces are only together of interest."""
+SMALL = 1024
+"""Bytes; under it are scales and counters."""
+
 
 def held_bytes(learner: Any) -> dict[str, int]:
     """Return the bytes of each piece of memory reachable from `learner`, each once, by the first path to it."""
@@ -21,13 +26,18 @@ def held_bytes(learner: Any) -> dict[str, int]:
 
 
 def by_role(pieces: dict[str, int]) -> dict[str, int]:
-    """Return the bytes summed over networks by what they are for; `target` is all that the target keeps."""
+    """Return the bytes summed over networks by what they are for, largest first.
+
+    What a part of WHOLE keeps is one role, and so is everything too small to be told apart.
+    """
     roles: dict[str, int] = {}
     for path, size in pieces.items():
         parts = [part.strip("_") for part in path.split(".") if not part.isdigit()]
-        role = "target" if "target" in parts else parts[-1]
+        role = next((part for part in parts if part in WHOLE), parts[-1])
+        if size < SMALL:
+            role = "scalars"
         roles[role] = roles.get(role, 0) + size
-    return roles
+    return dict(sorted(roles.items(), key=lambda item: -item[1]))
 
 
 def unreached_bytes(learner: Any, others: Any = ()) -> int:

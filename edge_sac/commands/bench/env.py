@@ -9,7 +9,7 @@ from rich.console import Console
 
 from edge_sac.commands.bench.candidate import Work
 from edge_sac.commands.bench.crew import crew
-from edge_sac.commands.bench.report import Report, check_writable, number, table
+from edge_sac.commands.bench.report import Report, check_writable, number, show
 from edge_sac.commands.bench.rounds import Pace, Turn, run_rounds
 from edge_sac.commands.bench.stepping import BARE, ROBOT, TWINS
 from sim.registration import physics_available
@@ -46,6 +46,6 @@ def bench_env(env: str | None, pace: Pace, output: Path | None, console: Console
         ]
         for row in report.rows
     ]
-    console.print(table(env or f"{ROBOT}, one control period", ["", "steps/s", "p50, us", "p99, us", "of bare"], cells))
+    show(console, env or f"{ROBOT}, one control period", ["", "steps/s", "p50, us", "p99, us", "of bare"], cells)
     report.publish(output, console)
     return 0

@@ -11,7 +11,7 @@ from rich.console import Console
 from edge_sac.commands.bench.candidate import Work
 from edge_sac.commands.bench.learner import settings as settings_of
 from edge_sac.commands.bench.peers import PEERS, module
-from edge_sac.commands.bench.report import Report, check_writable, mebibytes, number, table
+from edge_sac.commands.bench.report import Report, check_writable, mebibytes, number, show
 from edge_sac.commands.bench.worker import Lost, Worker
 
 LEARNER = "edge_sac.commands.bench.learner"
@@ -44,14 +44,14 @@ def bench_memory(chosen: MemorySettings, work: Work, output: Path | None, consol
     for width in chosen.widths:
         sized = replace(work, hidden=(width, width))
         ours = [_measure(name, LEARNER, replace(sized, variant=name), None, report) for name in chosen.precisions]
-        console.print(_pieces(f"{width}-{width}, {work.device}: bytes the learner holds", ours))
+        _show_pieces(f"{width}-{width}, {work.device}: bytes the learner holds", ours, console)
         rows = list(ours)
         for peer in PEERS if chosen.peers else ():
             try:
                 rows.append(_measure(peer, module(peer), sized, chosen.peer_python, report))
             except Lost as error:
                 report.missing[peer] = str(error)
-        console.print(_process(sized, rows))
+        _show_process(sized, rows, console)
         report.rows += rows
     report.publish(output, console)
     return 0
@@ -81,17 +81,17 @@ def _measure(name: str, module: str, work: Work, python: str | None, report: Rep
     }
 
 
-def _pieces(title: str, rows: list[dict[str, Any]]) -> Any:
+def _show_pieces(title: str, rows: list[dict[str, Any]], console: Console) -> None:
     first = rows[0]["total"]
     roles = list(dict.fromkeys(role for row in rows for role in row["roles"]))
     cells = [[role, *(f"{row['roles'].get(role, 0):,}" for row in rows)] for role in roles]
     cells.append(["total", *(f"{row['total']:,}" for row in rows)])
     cells.append([f"of {rows[0]['name']}", *(number(row["total"] / first) for row in rows)])
     cells.append(["tensors reached from elsewhere", *(f"{row['unreached']:,}" for row in rows)])
-    return table(title, ["", *(row["name"] for row in rows)], cells)
+    show(console, title, ["", *(row["name"] for row in rows)], cells)
 
 
-def _process(work: Work, rows: list[dict[str, Any]]) -> Any:
+def _show_process(work: Work, rows: list[dict[str, Any]], console: Console) -> None:
     cells = [
         [
             row["name"],
@@ -104,4 +104,4 @@ def _process(work: Work, rows: list[dict[str, Any]]) -> Any:
     ]
     title = f"Resident after each stage, MiB: {'-'.join(map(str, work.hidden))}, {work.transitions:,} transitions"
     peak = f"peak, {UPDATES} updates"
-    return table(title, ["", *STAGES, peak, "CUDA peak", "bytes per transition"], cells)
+    show(console, title, ["", *STAGES, peak, "CUDA peak", "bytes per transition"], cells)

@@ -10,7 +10,7 @@ from rich.console import Console
 from edge_sac.commands.bench.candidate import Work
 from edge_sac.commands.bench.crew import crew
 from edge_sac.commands.bench.peers import PEERS
-from edge_sac.commands.bench.report import Report, check_writable, number, table
+from edge_sac.commands.bench.report import Report, check_writable, number, show
 from edge_sac.commands.bench.rounds import Pace, Turn, run_rounds
 from edge_sac.commands.bench.storing import STORAGES
 from edge_sac.errors import Refused
@@ -74,6 +74,6 @@ def bench_replay(
     ]
     columns = ["", "inserts/s", "batches/s", "batch p50, us", "batch p99, us", "bytes per transition"]
     title = f"{work.transitions:,} transitions of {work.obs} observations and {work.action} actions, batch {work.batch}"
-    console.print(table(title, columns, cells))
+    show(console, title, columns, cells)
     report.publish(output, console)
     return 0

@@ -19,6 +19,9 @@ import edge_sac
 from edge_sac.commands.json_file import write_json
 from edge_sac.errors import Refused
 
+WIDEST = 1_000
+"""Columns of text that no table needs."""
+
 
 @dataclass
 class Report:
@@ -65,14 +68,16 @@ def check_writable(output: Path | None) -> None:
         raise Refused(f"cannot write {output}: {output.parent} is no writable folder; give a file in one that is")
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table whose first column holds names."""
+def show(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column holds names, as wide as it is: what is cut off cannot be read in a log."""
     made = Table(title=title, title_justify="left")
     for position, column in enumerate(columns):
         made.add_column(column, justify="right" if position else "left")
     for row in rows:
         made.add_row(*row)
-    return made
+    wide = console.options.update(width=WIDEST)
+    console.width = max(console.width, console.measure(made, options=wide).maximum)
+    console.print(made)
 
 
 def number(value: float | None, digits: int = 3, unknown: str = "") -> str:

@@ -15,7 +15,7 @@ from edge_sac.commands.bench.crew import Crew, crew
 from edge_sac.commands.bench.energy import NOT_READABLE, find_meter
 from edge_sac.commands.bench.learner import settings as settings_of
 from edge_sac.commands.bench.peers import PEERS
-from edge_sac.commands.bench.report import Report, check_writable, number, table
+from edge_sac.commands.bench.report import Report, check_writable, number, show
 from edge_sac.commands.bench.rounds import Pace, Rounds, Turn, run_rounds
 
 LEARNER, FLOOR = "edge_sac.commands.bench.learner", "edge_sac.commands.bench.floor"
@@ -112,7 +112,7 @@ def _side_by_side(chosen: UpdateSettings, work: Work, members: Crew, report: Rep
         ]
         for row in rows
     ]
-    console.print(table(_title(work), columns, cells))
+    show(console, _title(work), columns, cells)
 
 
 def _add_ours(chosen: UpdateSettings, work: Work, members: Crew) -> dict[str, str]:
@@ -170,7 +170,7 @@ def _beside_busy_core(chosen: UpdateSettings, work: Work, members: Crew, report:
         cells.append([name, *map(number, rates), *map(number, ratios)])
     _finish(report, result, rows)
     columns = ["", "updates/s, 1 thread", "busy, 1", "busy, 2", "ratio, 1", "ratio, 2"]
-    console.print(table(f"{_title(work)}; busy: another process holds one core", columns, cells))
+    show(console, f"{_title(work)}; busy: another process holds one core", columns, cells)
 
 
 def _busy_turns(names: list[str], members: Crew) -> list[Turn]:
