@@ -55,7 +55,7 @@ def bench_act(
             members.add_peers(replace(work, transitions=1_000), peer_python)
         turns = [Turn(name, worker, "act", needed=name not in PEERS) for name, worker in members.workers.items()]
         result = run_rounds(turns, pace)
-        for name in members.workers:
+        for name in [name for name in members.workers if name not in result.lost]:
             resident = result.median(name, lambda window: window.resident)
             report.rows.append(
                 result.row(name) | {"of_first": result.ratio(name, KINDS[0]), "resident_bytes": resident}

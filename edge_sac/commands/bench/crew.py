@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -37,9 +37,9 @@ class Crew:
             return False
         return True
 
-    def add_peers(self, work: Work, python: str | None, peers: Iterable[str] = PEERS) -> list[str]:
+    def add_peers(self, work: Work, python: str | None) -> list[str]:
         """Build every peer there is; return the names of those."""
-        return [peer for peer in peers if self.add_peer(peer, work, python)]
+        return [peer for peer in PEERS if self.add_peer(peer, work, python)]
 
     def versions(self) -> dict[str, dict[str, str]]:
         """Return what each candidate says it is made of."""

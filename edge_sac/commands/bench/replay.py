@@ -47,6 +47,8 @@ def bench_replay(
         ]
         result = run_rounds(turns, pace)
         for name, worker in members.workers.items():
+            if f"{name} add" in result.lost:
+                continue
             added, drawn = result.row(f"{name} add"), result.row(f"{name} sample")
             report.rows.append(
                 {

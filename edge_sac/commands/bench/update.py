@@ -85,6 +85,8 @@ def _side_by_side(chosen: UpdateSettings, work: Work, members: Crew, report: Rep
     first = chosen.precisions[0]
     rows = []
     for name, worker in members.workers.items():
+        if name in result.lost:
+            continue
         row = _case(work) | result.row(name) | _ratios(result, name, floors.get(name), first)
         facts = members.workers[floors[name]].facts if name in floors else {}
         if "bytes_per_s" in facts and "pieces" in worker.facts:

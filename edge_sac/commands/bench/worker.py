@@ -20,8 +20,8 @@ from edge_sac.errors import EdgeSacError
 
 START_PATIENCE_S = 600.0
 """For a library to load, compile and have a million transitions filled in."""
-ANSWER_PATIENCE_S = 60.0
-"""Beyond the window itself; an update is a second or so at the slowest."""
+ANSWER_PATIENCE_S = 180.0
+"""Beyond the window itself: five updates at the slowest, of wide networks whose threads wait for a busy core."""
 END_PATIENCE_S = 5.0
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -87,6 +87,8 @@ class Worker:
         """Return what `serve.window` does of one window of work. Raises Lost, with the process ended."""
         request = json.dumps({"do": do, "seconds": seconds, "at_least": at_least}) + "\n"
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            raise Lost("was ended before")
         try:
             self._process.stdin.write(request.encode())
             self._process.stdin.flush()
