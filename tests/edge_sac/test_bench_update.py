@@ -101,6 +101,7 @@ def test_every_peer_has_the_module_that_builds_it():
         pytest.param("fp16/target", "no key=value", id="no value"),
         pytest.param("fp16/target=later", "later", id="unknown value"),
         pytest.param("fp16/colour=red", "colour", id="unknown key"),
+        pytest.param("fp32/moments=8bit", "8bit", id="settings that do not go together"),
     ],
 )
 def test_variant_that_there_is_not_is_refused_before_anything_starts(precisions, wrong):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 WHOLE = ("target", "dither")
@@ -16,13 +17,36 @@ SMALL = 1024
 
 
 def held_bytes(learner: Any) -> dict[str, int]:
-    """Return the bytes of each piece of memory reachable from `learner`, each once, by the first path to it."""
-    found: dict[int, tuple[str, int]] = {}
-    for path, tensor in _tensors(learner, "", set()):
+    """Return the bytes of each piece of memory reachable from `learner`, each once, by its plainest path."""
+    return {path: storage.nbytes() for path, storage in _pieces(learner).items()}
+
+
+def state_bytes(learner: Any) -> int:
+    """Return the bytes of what `learner` saves and of its gradients: all that grows with its parameters."""
+    saved = {tensor.untyped_storage().data_ptr() for tensor in learner.state().values()}
+    return sum(
+        storage.nbytes()
+        for path, storage in _pieces(learner).items()
+        if storage.data_ptr() in saved or path.endswith("grad")
+    )
+
+
+def _pieces(root: Any) -> dict[str, torch.UntypedStorage]:
+    """Return each piece of memory by the plainest path to it; a part of WHOLE may hold what belongs to others."""
+    paths: dict[int, tuple[str, torch.UntypedStorage]] = {}
+    for path, tensor in _tensors(root, "", set()):
         storage = tensor.untyped_storage()
-        found.setdefault(storage.data_ptr(), (path, storage.nbytes()))
-    found.pop(0, None)  # of empty tensors
-    return dict(found.values())
+        known = paths.get(storage.data_ptr())
+        if storage.nbytes() and (known is None or _plainness(path) < _plainness(known[0])):
+            paths[storage.data_ptr()] = path, storage
+    return dict(paths.values())
+
+
+def _plainness(path: str) -> tuple[int, bool, int]:
+    """Return what makes a path worse than another: private parts and positions, a whole, length."""
+    parts = path.split(".")
+    private = sum(part.startswith("_") or part.isdigit() for part in parts)
+    return private, any(part in WHOLE for part in parts), len(parts)
 
 
 def by_role(pieces: dict[str, int]) -> dict[str, int]:

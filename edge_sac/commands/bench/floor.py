@@ -2,24 +2,36 @@
 
 No update can be faster than the products it needs with the same library, and a lean one is not much slower. The list
 is of the least there is: both critics forward for the target and for the loss, every gradient of the critics' loss, the
-actor forward twice, through the critics backward to the action alone, and every gradient of the actor.
+actor forward twice, through the critics backward to the action alone, and every gradient of the actor. Where products
+of a format go through a wider one, stored weights are widened before and their gradients rounded after, as an update
+must; what else an update does is no part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edge_sac.commands.bench.candidate import Candidate, Work
 
 if TYPE_CHECKING:
     import torch
 
-Shape = tuple[int, int, int]
-"""Rows, what is summed over, columns."""
+    from edge_sac.half_matmul import MatmulPath
+
 COPY_BYTES = 256 * 2**20
 """Of the array copied to measure bandwidth: several times any cache."""
+
+
+class Shape(NamedTuple):
+    """One matrix product, [rows, inner] times [inner, columns]."""
+
+    rows: int
+    inner: int
+    columns: int
+    gradient: bool = False
+    """Whether the result is a gradient of weights; else the second factor is weights."""
 
 
 def shapes(work: Work) -> list[Shape]:
@@ -29,21 +41,21 @@ def shapes(work: Work) -> list[Shape]:
     critic = (work.obs + work.action, *hidden, 1)
 
     def forward(sizes: Sequence[int]) -> list[Shape]:
-        return [(batch, inputs, outputs) for inputs, outputs in pairwise(sizes)]
+        return [Shape(batch, inputs, outputs) for inputs, outputs in pairwise(sizes)]
 
     def backward(sizes: Sequence[int]) -> list[Shape]:
         """By every parameter: each layer's weights, and what each layer but the first passes on."""
         found: list[Shape] = []
         for layer, (inputs, outputs) in reversed(list(enumerate(pairwise(sizes)))):
-            found.append((inputs, batch, outputs))
+            found.append(Shape(inputs, batch, outputs, gradient=True))
             if layer > 0:
-                found.append((batch, outputs, inputs))
+                found.append(Shape(batch, outputs, inputs))
         return found
 
     def to_action() -> list[Shape]:
         """By the action alone, the parameters held."""
         sizes = (work.action, *hidden, 1)
-        return [(batch, outputs, inputs) for inputs, outputs in reversed(list(pairwise(sizes)))]
+        return [Shape(batch, outputs, inputs) for inputs, outputs in reversed(list(pairwise(sizes)))]
 
     target = forward(actor) + 2 * forward(critic)
     loss = 2 * (forward(critic) + backward(critic))
@@ -53,12 +65,12 @@ def shapes(work: Work) -> list[Shape]:
 
 def flops(products: Sequence[Shape]) -> int:
     """Return the multiplications and additions in all."""
-    return sum(2 * rows * inner * columns for rows, inner, columns in products)
+    return sum(2 * of.rows * of.inner * of.columns for of in products)
 
 
 def operand_bytes(products: Sequence[Shape], value_bytes: int) -> int:
     """Return the bytes of every operand read once and every result written once."""
-    return sum(value_bytes * (rows * inner + inner * columns + rows * columns) for rows, inner, columns in products)
+    return sum(value_bytes * (of.rows * of.inner + of.inner * of.columns + of.rows * of.columns) for of in products)
 
 
 def build(work: Work) -> Candidate:
@@ -80,36 +92,41 @@ def build(work: Work) -> Candidate:
         wait = torch.cuda.synchronize
         facts["bytes_per_s"] = bandwidth(device)
         facts["operand_bytes"] = operand_bytes(products, dtype.itemsize)
-    return Candidate({"update": _all(products, dtype, path.compute, device)}, facts, wait)
+    return Candidate({"update": _all(products, path, device)}, facts, wait)
 
 
-def _all(
-    products: Sequence[Shape], dtype: torch.dtype, compute: torch.dtype, device: torch.device
-) -> Callable[[], None]:
+def _all(products: Sequence[Shape], path: MatmulPath, device: torch.device) -> Callable[[], None]:
     """Return what multiplies everything once."""
     import torch
-
-    from edge_sac.half_matmul import matmul
 
     generator = torch.Generator().manual_seed(0)
 
     def operand(*size: int) -> torch.Tensor:
-        return torch.randn(size, generator=generator).to(device, dtype)
+        return torch.randn(size, generator=generator).to(device, path.compute)
 
     ready = [
-        (operand(rows, inner), operand(inner, columns), torch.empty(rows, columns, dtype=dtype, device=device))
-        for rows, inner, columns in products
+        (operand(of.rows, of.inner), operand(of.inner, of.columns), operand(of.rows, of.columns)) for of in products
     ]
+    if path.compute == path.dtype:
 
-    def native() -> None:
-        for a, b, out in ready:
-            torch.mm(a, b, out=out)
+        def multiply() -> None:
+            for a, b, out in ready:
+                torch.mm(a, b, out=out)
 
-    def widened() -> None:
-        for a, b, _ in ready:
-            matmul(a, b, compute)
+        return multiply
+    stored = [(out if of.gradient else b).to(path.dtype) for of, (_, b, out) in zip(products, ready, strict=True)]
+    steps = [(of.gradient, half, *operands) for of, half, operands in zip(products, stored, ready, strict=True)]
 
-    return native if compute == dtype else widened
+    def widen_and_multiply() -> None:
+        for gradient, half, a, b, out in steps:
+            if gradient:
+                torch.mm(a, b, out=out)
+                half.copy_(out)
+            else:
+                b.copy_(half)
+                torch.mm(a, b, out=out)
+
+    return widen_and_multiply
 
 
 def bandwidth(device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from edge_sac.commands.bench.candidate import Candidate, Stages, Work
@@ -15,21 +16,26 @@ if TYPE_CHECKING:
 def settings(work: Work) -> Config:
     """Return the settings of a variant such as `fp16` or `fp16/target=kahan/seed=1`: a precision, then keys of Config.
 
-    Raises ConfigError for a precision, a key or a value there is not.
+    Raises ConfigError for a precision, a key or a value there is not, and for what does not fit together.
     """
     from edge_sac.config import parse_config
     from edge_sac.errors import ConfigError
-    from edge_sac.precision import precision
+    from edge_sac.precision import precision_of
 
     name, *options = work.variant.split("/")
-    given: dict[str, Any] = {"precision": precision(name).name, "threads": work.threads}
+    given: dict[str, Any] = {"precision": name, "threads": work.threads}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
             raise ConfigError(f"{work.variant}: {option!r} is no key=value; write fp16/target=kahan")
-        given[key] = value
+        try:
+            given[key] = json.loads(value)
+        except json.JSONDecodeError:
+            given[key] = value
     given["agent"] = {"hidden": list(work.hidden), "batch": work.batch}
-    return parse_config("", work.variant, given)
+    config = parse_config("", work.variant, given)
+    precision_of(config)
+    return config
 
 
 def build(work: Work) -> Candidate:
@@ -42,19 +48,19 @@ def build(work: Work) -> Candidate:
 
     from edge_sac import __version__
     from edge_sac.agent import Agent, Batch
-    from edge_sac.commands.bench.buffers import by_role, held_bytes, unreached_bytes
+    from edge_sac.commands.bench.buffers import by_role, held_bytes, state_bytes, unreached_bytes
     from edge_sac.commands.bench.storing import fill, make_replay
     from edge_sac.device import choose_device
     from edge_sac.half_matmul import probe
     from edge_sac.host_memory import keep_freed_memory
-    from edge_sac.precision import precision
+    from edge_sac.precision import precision_of
 
     stages.passed("imports")
     config = settings(work)
     torch.set_num_threads(work.threads)
     keep_freed_memory()
     device = choose_device(work.device)
-    chosen = precision(config.precision, config.target or None, config.kahan_actor)
+    chosen = precision_of(config)
     path = probe(device, chosen.dtype)
     agent = Agent(work.obs, work.action, config.agent, chosen, path, device, seed=0)
     stages.passed("learner")
@@ -75,6 +81,7 @@ def build(work: Work) -> Candidate:
         "stages": stages.resident,
         "pieces": pieces,
         "roles": by_role(pieces),
+        "state": state_bytes(agent),
         "unreached": unreached_bytes(agent),
         "bytes_per_transition": replay.bytes_per_transition,
     }

@@ -73,6 +73,7 @@ def _measure(name: str, module: str, work: Work, python: str | None, report: Rep
         "roles": roles,
         "pieces": facts.get("pieces"),
         "total": None if roles is None else sum(roles.values()),
+        "state": facts.get("state"),
         "unreached": facts.get("unreached"),
         "stages": facts["stages"],
         "peak": last["peak"],
@@ -82,11 +83,11 @@ def _measure(name: str, module: str, work: Work, python: str | None, report: Rep
 
 
 def _show_pieces(title: str, rows: list[dict[str, Any]], console: Console) -> None:
-    first = rows[0]["total"]
     roles = list(dict.fromkeys(role for row in rows for role in row["roles"]))
     cells = [[role, *(f"{row['roles'].get(role, 0):,}" for row in rows)] for role in roles]
-    cells.append(["total", *(f"{row['total']:,}" for row in rows)])
-    cells.append([f"of {rows[0]['name']}", *(number(row["total"] / first) for row in rows)])
+    for key, name in (("total", "total"), ("state", "of these saved, or gradients")):
+        cells.append([name, *(f"{row[key]:,}" for row in rows)])
+        cells.append([f"  over {rows[0]['name']}", *(number(row[key] / rows[0][key]) for row in rows)])
     cells.append(["tensors reached from elsewhere", *(f"{row['unreached']:,}" for row in rows)])
     show(console, title, ["", *(row["name"] for row in rows)], cells)
 
