@@ -44,7 +44,7 @@ def processors():
 
 
 def window(rate: float, others: float = 0.0) -> Window:
-    return Window(rate, 1 / rate, 2 / rate, 1.0, others, None, 1, 2)
+    return Window(rate, 1 / rate, 2 / rate, 1 / rate, 1.0, others, None, 1, 2)
 
 
 def test_candidates_take_turns_in_every_round():

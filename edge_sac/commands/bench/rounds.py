@@ -37,6 +37,8 @@ class Window:
     p50: float
     p99: float
     """Of one operation [s]."""
+    cpu: float
+    """Processor time of one operation [s]: what still compares on one thread where others take the processor away."""
     cores: float
     """That the candidate itself used."""
     others: float
@@ -96,6 +98,7 @@ class Rounds:
             "per_second": self.median(name, lambda window: window.per_second),
             "p50_s": self.median(name, lambda window: window.p50),
             "p99_s": self.median(name, lambda window: window.p99),
+            "cpu_s": self.median(name, lambda window: window.cpu),
             "cores": self.median(name, lambda window: window.cores),
             "joules": self.median(name, lambda window: window.joules),
         }
@@ -164,6 +167,7 @@ def _take(turn: Turn, pace: Pace, cpus: Sequence[int], busy: BusyCore | None) ->
         per_second=answer["done"] / answer["wall"],
         p50=answer["p50"],
         p99=answer["p99"],
+        cpu=answer["cpu"] / answer["done"],
         cores=answer["cpu"] / answer["wall"],
         others=cores,
         joules=None if used is None else used / answer["total"],

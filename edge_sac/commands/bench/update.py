@@ -94,10 +94,10 @@ def _side_by_side(chosen: UpdateSettings, work: Work, members: Crew, report: Rep
             row |= {"bytes_floor_s": moved / facts["bytes_per_s"]}
             row |= {"of_bytes_floor": row["per_second"] and row["per_second"] * row["bytes_floor_s"]}
         rows.append(row)
-    _finish(report, result, rows)
+    _finish(report, _title(work), result, rows)
     sensor = meter.name if meter is not None else NOT_READABLE
     report.notes.append(f"energy: {sensor}")
-    columns = ["", "updates/s", "p50, ms", "p99, ms", "of its floor", f"of {first}", "cores", "J/update"]
+    columns = ["", "updates/s", "p50, ms", "p99, ms", "of its floor", f"of {first}", "CPU, ms", "cores", "J/update"]
     if work.device == "cuda":
         columns.append("of bytes/bandwidth")
     cells = [
@@ -108,6 +108,7 @@ def _side_by_side(chosen: UpdateSettings, work: Work, members: Crew, report: Rep
             _ms(row["p99_s"]),
             number(row["of_floor"]),
             number(row["of_first"]),
+            _ms(row["cpu_s"]),
             number(row["cores"]),
             number(row["joules"], unknown=NOT_READABLE),
             *([number(row.get("of_bytes_floor"))] if work.device == "cuda" else []),
@@ -170,7 +171,7 @@ def _beside_busy_core(chosen: UpdateSettings, work: Work, members: Crew, report:
         ]
         rates = [result.row(turn)["per_second"] for turn in (base, *beside)]
         cells.append([name, *map(number, rates), *map(number, ratios)])
-    _finish(report, result, rows)
+    _finish(report, _title(work), result, rows)
     columns = ["", "updates/s, 1 thread", "busy, 1", "busy, 2", "ratio, 1", "ratio, 2"]
     show(console, f"{_title(work)}; busy: another process holds one core", columns, cells)
 
@@ -188,10 +189,10 @@ def _busy_turns(names: list[str], members: Crew) -> list[Turn]:
     return turns
 
 
-def _finish(report: Report, result: Rounds, rows: list[dict[str, Any]]) -> None:
+def _finish(report: Report, title: str, result: Rounds, rows: list[dict[str, Any]]) -> None:
     report.rows += rows
     report.rounds += result.raw()
-    report.notes.append(result.note())
+    report.notes.append(f"{title}: {result.note()}")
     report.missing |= result.lost
 
 
