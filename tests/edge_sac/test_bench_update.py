@@ -110,5 +110,5 @@ def test_variant_that_there_is_not_is_refused_before_anything_starts(precisions,
 
 
 def test_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(Refused, match="nowhere"):
+    with pytest.raises(Refused, match="nowhere is no writable folder"):
         run(output=tmp_path / "nowhere" / "bench.json")

@@ -96,7 +96,8 @@ def test_interpreter_that_is_not_there_is_named(tmp_path):
         start("counts", python=str(tmp_path / "python-of-nobody"))
 
 
-def test_threads_and_processors_are_those_of_the_work_and_only_our_package_is_lent():
+def test_threads_and_processors_are_those_of_the_work_and_only_our_package_is_lent(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
     cpu = min(os.sched_getaffinity(0))
     worker = start("sees", Work(threads=1), cpus=[cpu])
     worker.close()

@@ -169,7 +169,7 @@ def _packages(sys: Path) -> list[Path]:
     found = []
     for zone in sorted((sys / "class/powercap").glob("*-rapl:*")):
         try:
-            if zone.name.count(":") == 1 and (zone / "name").read_text().startswith("package"):
+            if (zone / "name").read_text().startswith("package"):
                 _number(zone / "energy_uj")
                 _number(zone / "max_energy_range_uj")
                 found.append(zone)
