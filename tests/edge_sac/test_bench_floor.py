@@ -57,9 +57,11 @@ def test_list_is_that_of_the_products_an_update_performs(name):
     config = AgentConfig(hidden=work.hidden, batch=work.batch)
     path = MatmulPath(chosen.dtype, torch.float32, "")
     agent = Agent(work.obs, work.action, config, chosen, path, cpu, seed=0)
-    replay = make_replay(work, chosen.replay_dtype)
+    replay = make_replay(work, chosen.storage)
     fill(replay, work)
-    batch = Batch.of(replay.sample(work.batch, np.random.default_rng(0)), cpu)
+    batch = Batch.of(
+        replay.sampler(work.batch, gamma=0.99, dtype=chosen.replay_dtype).draw(np.random.default_rng(0)), cpu
+    )
     with Products() as products:
         agent.update(batch)
     assert comparable(products.seen, work.batch) == comparable(Counter(floor.shapes(work)), work.batch)

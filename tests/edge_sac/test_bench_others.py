@@ -17,6 +17,7 @@ from edge_sac.commands.bench.report import Report, number
 from edge_sac.commands.bench.rounds import Pace
 from edge_sac.errors import Refused
 from edge_sac.policy_reference import reference_action
+from edge_sac.storage import STORAGES
 
 QUICK = Pace(2, 0.02, patience=0.0)
 
@@ -51,17 +52,31 @@ def test_replay_is_measured_by_storage_from_the_command_line(tmp_path, monkeypat
 
     output = tmp_path / "replay.json"
     monkeypatch.setattr("edge_sac.commands.bench.rounds.Pace.__init__.__defaults__", (2, 0.02, None, 0.0))
-    arguments = ["--rounds", "1", "--seconds", "0.02", "--transitions", "300", "--batch", "8", "--json", str(output)]
+    arguments = [
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.02",
+        "--transitions",
+        "300",
+        "--batch",
+        "8",
+        "--storage",
+        ",".join(STORAGES),
+        "--json",
+        str(output),
+    ]
     monkeypatch.setattr(sys, "argv", ["edge-sac", "bench", "replay", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
     record = json.loads(output.read_text())
     assert record["command"] == " ".join(["edge-sac bench replay", *arguments])
-    half, single = record["rows"]
-    assert (half["name"], single["name"]) == ("fp16", "fp32")
-    assert (half["bytes_per_transition"], single["bytes_per_transition"]) == (52, 100)
-    for row in (half, single):
+    sizes = {row["name"]: row["bytes_per_transition"] for row in record["rows"]}
+    assert list(sizes) == list(STORAGES)
+    assert sizes["u8"] < sizes["fp16"] < sizes["fp32"]
+    assert sizes["fp16"] <= 56
+    for row in record["rows"]:
         assert row["inserts_per_s"] > 0
         assert 0 < row["batch_p50_s"] <= row["batch_p99_s"]
     assert "bytes per transition" in capsys.readouterr().out

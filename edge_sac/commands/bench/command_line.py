@@ -93,7 +93,7 @@ def act(
 
 @app.command()
 def replay(
-    storage: Annotated[str, typer.Option(help="Comma-separated.")] = "fp16,fp32",
+    storage: Annotated[str, typer.Option(help="Comma-separated.")] = "fp16,u8,just-round,fp32",
     batch: Batch = 256,
     transitions: Transitions = 100_000,
     rounds: Rounds = 5,

@@ -64,13 +64,23 @@ def build(work: Work) -> Candidate:
     path = probe(device, chosen.dtype)
     agent = Agent(work.obs, work.action, config.agent, chosen, path, device, seed=0)
     stages.passed("learner")
-    replay = make_replay(work, chosen.replay_dtype)
+    replay = make_replay(work, config.storage or chosen.storage)
     fill(replay, work)
+    prioritized = config.sampling == "prioritized"
+    sampler = replay.sampler(
+        work.batch,
+        gamma=config.agent.gamma,
+        n_step=config.agent.n_step,
+        prioritized=prioritized,
+        dtype=chosen.replay_dtype,
+    )
     stages.passed("replay")
     rng = np.random.default_rng(1)
 
     def update() -> None:
-        agent.update(Batch.of(replay.sample(work.batch, rng), device))
+        agent.update(Batch.of(sampler.draw(rng), device))
+        if prioritized:
+            sampler.prioritize(agent.td_error.cpu().numpy())
 
     for _ in range(10):
         update()

@@ -12,8 +12,8 @@ from edge_sac.commands.bench.crew import crew
 from edge_sac.commands.bench.peers import PEERS
 from edge_sac.commands.bench.report import Report, check_writable, number, show
 from edge_sac.commands.bench.rounds import Pace, Turn, run_rounds
-from edge_sac.commands.bench.storing import STORAGES
 from edge_sac.errors import Refused
+from edge_sac.storage import STORAGES
 
 STORING = "edge_sac.commands.bench.storing"
 PEER = "Stable-Baselines3"
@@ -62,7 +62,7 @@ def bench_replay(
                 }
             )
         report.versions, report.missing = members.versions(), members.missing | result.lost
-    report.rounds, report.notes = result.raw(), [result.note()]
+    report.rounds, report.notes = result.raw(), ["batches are drawn in float32 from every storage", result.note()]
     cells = [
         [
             row["name"],

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from edge_sac.commands.bench.candidate import Candidate, Work
 from edge_sac.replay import Replay
 
-STORAGES = {"fp16": "float16", "fp32": "float32"}
+GAMMA = 0.99
+"""Goes into what a sampler draws; its value costs nothing."""
 CHUNK = 10_000
 ENDS = 0.01
 """Share of transitions that end an episode, as those of a walker that falls over."""
@@ -38,9 +39,9 @@ def transitions(work: Work, count: int, rng: np.random.Generator) -> Transitions
     )
 
 
-def make_replay(work: Work, dtype: str) -> Replay:
+def make_replay(work: Work, storage: str) -> Replay:
     """Return an empty replay in memory."""
-    return Replay(work.transitions, work.obs, work.action, dtype)
+    return Replay(work.transitions, work.obs, work.action, storage)
 
 
 def fill(replay: Replay, work: Work) -> None:
@@ -71,12 +72,13 @@ class _Add(NamedTuple):
 
 
 def build(work: Work) -> Candidate:
-    """Return a full replay of one storage that transitions are added to and batches drawn from."""
-    replay = make_replay(work, STORAGES[work.variant])
+    """Return a full replay of one storage that transitions are added to and batches, in float32, drawn from."""
+    replay = make_replay(work, work.variant)
     fill(replay, work)
     some = transitions(work, CHUNK, np.random.default_rng(2))
     turn = itertools.cycle(range(CHUNK))
     rng = np.random.default_rng(1)
+    sampler = replay.sampler(work.batch, gamma=GAMMA)
 
     def add() -> None:
         i = next(turn)
@@ -85,4 +87,4 @@ def build(work: Work) -> Candidate:
         _Add(replay, some, i)()
 
     facts = {"bytes_per_transition": replay.bytes_per_transition, "versions": {"numpy": np.__version__}}
-    return Candidate({"add": add, "sample": lambda: replay.sample(work.batch, rng)}, facts)
+    return Candidate({"add": add, "sample": lambda: sampler.draw(rng)}, facts)
