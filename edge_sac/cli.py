@@ -18,6 +18,7 @@ from edge_sac.commands.bench.command_line import app as bench
 from edge_sac.commands.options import reachable, require
 from edge_sac.commands.terminal import Terminal, discard_output
 from edge_sac.errors import EdgeSacError, Refused
+from edge_sac.openmp import wait_passively
 
 app = typer.Typer(
     add_completion=False,
@@ -193,6 +194,7 @@ def exit_code(error: Exception) -> int | None:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    wait_passively(os.environ)
     try:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()

@@ -83,8 +83,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     eval_episodes: Annotated[int, Meta(ge=1, le=10_000)] = 10
     checkpoint_seconds: Positive = 60.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Annotated[int, Meta(ge=1, le=1_024)] = 1
-    """Of torch on the CPU. One beats two up to about 128 x 128, and leaves a core to the robot."""
+    threads: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    """Of torch on the CPU; 0: as many as a probe at the run's start finds worth their cores."""
     agent: AgentConfig = AgentConfig()
 
 

@@ -34,6 +34,10 @@ class Start(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why that one."""
     definition: str = ""
     """A hash of all that makes the robot's twin and task."""
+    threads: int = 1
+    """Of torch on the CPU: another number adds up in another order."""
+    threads_reason: str = ""
+    """Why that many."""
 
 
 def free_name(root: Path, name: str) -> Path:

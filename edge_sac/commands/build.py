@@ -20,10 +20,11 @@ from edge_sac.half_matmul import MatmulPath, probe
 from edge_sac.host_memory import keep_freed_memory
 from edge_sac.interface import Interface
 from edge_sac.normalizer import Normalizer
-from edge_sac.precision import precision_of
+from edge_sac.precision import Precision, precision_of
 from edge_sac.replay import Replay
 from edge_sac.run_folder import REPLAY, Start, new_folder, read_run, refuse_occupied
 from edge_sac.run_state import Progress, Recovery
+from edge_sac.threads import Threads, probe_threads
 from edge_sac.trainer import Trainer
 
 
@@ -46,9 +47,10 @@ def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Ru
     # Resolved once, so that resuming elsewhere is refused instead of being different.
     robot = str(Path(config.robot).resolve()) if config.robot.endswith(".toml") else config.robot
     config = msgspec.structs.replace(config, device=device.type, physics=where.physics, robot=robot)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(1)
     path = probe(device, chosen.dtype)
-    start = Start(where.contract, _name(path.compute), path.reason, where.definition)
+    threads = _threads(config, where.contract, chosen, path)
+    start = Start(where.contract, _name(path.compute), path.reason, where.definition, threads.count, threads.reason)
     with new_folder(run, config, start):
         return Run(_trainer(run, config, start, where, report), config, start, where, Recovery())
 
@@ -78,7 +80,7 @@ def existing_run(run: Path, config: Config | None, report: Callable[[Progress], 
 def _trainer(
     run: Path, config: Config, start: Start, where: Environment, report: Callable[[Progress], None]
 ) -> Trainer:
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or start.threads)
     keep_freed_memory()
     chosen = precision_of(config)
     interface = _interface(start.contract)
@@ -104,6 +106,15 @@ def _trainer(
     except BaseException:
         replay.close()
         raise
+
+
+def _threads(config: Config, contract: Contract, chosen: Precision, path: MatmulPath) -> Threads:
+    """Return the number of threads of a new run: the configured one, else what a probe says."""
+    if config.threads:
+        return Threads(config.threads, "as configured")
+    if config.device != "cpu":
+        return Threads(1, f"the updates are on {config.device}")
+    return probe_threads(len(contract.observation), len(contract.action), config.agent, chosen, path)
 
 
 def _interface(contract: Contract) -> Interface:

@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edge_sac import openmp
+
 if TYPE_CHECKING:
     import torch
 
 DISTRIBUTION = "edge-sac"
+OBS, ACTION = 6, 1
+"""About the Furuta pendulum's, for a usual update."""
 PACKAGES = ("edge_sac", "firmware_bridge", "robots", "sim")
 PYTHONS = ((3, 10), (3, 13))
 # torch with ONNX Runtime and the default run is resident in somewhat under this.
@@ -128,15 +132,31 @@ def torch_lines() -> Iterator[Line]:
     yield product_line(torch.float16, device)
 
     from edge_sac.config import Config
+    from edge_sac.free_cores import measure_cores
     from edge_sac.half_matmul import probe
+    from edge_sac.precision import precision_of
+    from edge_sac.threads import probe_threads
 
+    cores = measure_cores()
     threads = torch.get_num_threads()
-    torch.set_num_threads(Config().threads)
+    torch.set_num_threads(1)
     try:
-        reason = probe(device, torch.float16).reason
+        path = probe(device, torch.float16)
     finally:
         torch.set_num_threads(threads)
-    yield Line("fp16 path", True, f"{reason}, {Config().threads} thread(s)")
+    yield Line("fp16 path", True, path.reason)
+    if device.type == "cpu":
+        usual = Config()
+        chosen = probe_threads(OBS, ACTION, usual.agent, precision_of(usual), path, cores)
+        yield Line(
+            "threads", True, f"{chosen.count} for an update of {OBS} observations: {chosen.reason}; {_waiting()}"
+        )
+
+
+def _waiting() -> str:
+    """Return how OpenMP's idle threads wait, as its environment says."""
+    said = [f"{name}={os.environ[name]}" for name in openmp.USERS if name in os.environ]
+    return f"idle threads wait as {', '.join(said)} says" if said else "idle threads spin"
 
 
 def product_line(dtype: torch.dtype, device: torch.device) -> Line:

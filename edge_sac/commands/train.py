@@ -16,7 +16,7 @@ from edge_sac.commands.stop_signals import StopSignals
 from edge_sac.commands.terminal import command
 from edge_sac.config import Config
 from edge_sac.errors import EdgeSacError, Refused
-from edge_sac.run_folder import free_name, is_run, read_run, write_config
+from edge_sac.run_folder import Start, free_name, is_run, read_run, write_config
 from robots.errors import RobotError
 
 RUNS = Path("runs")
@@ -99,7 +99,8 @@ def _introduce(run: Path, made: Run, console: Console) -> None:
     config = made.config
     lines = [
         f"{made.environment.description}; seed {config.seed}",
-        f"{config.precision} on {config.device}, {config.threads} thread(s): {made.start.reason}",
+        f"{config.precision} on {config.device}: {made.start.reason}",
+        _threads(config.threads, made.start),
         f"into {run}",
     ]
     at = made.trainer.at
@@ -114,6 +115,12 @@ def _introduce(run: Path, made: Run, console: Console) -> None:
         lines.append(f"the replay is gone, and {missing} transitions with it: going on with an empty one")
     for line in lines:
         console.print(line)
+
+
+def _threads(configured: int, start: Start) -> str:
+    if configured:
+        return f"{configured} thread(s), as configured"
+    return f"{start.threads} thread(s), chosen at the run's start: {start.threads_reason}"
 
 
 def _saved(run: Path, made: Run) -> str:

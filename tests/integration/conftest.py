@@ -32,6 +32,7 @@ eval_episodes = 1
 replay_capacity = 5000
 updates_per_step = 0.5
 physics = "equations"
+threads = 1
 
 [agent]
 hidden = [16, 16]

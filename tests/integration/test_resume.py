@@ -16,13 +16,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
+from edge_sac.commands import build
 from edge_sac.commands import train as train_module
 from edge_sac.commands.stop_signals import GRACE_S
 from edge_sac.replay import Replay
 from edge_sac.replay_row import STEP
 from edge_sac.run_folder import read_run
+from edge_sac.threads import Threads
 from robots.env import RobotEnv
 
 PHYSICS = ["equations"] + ["pybullet"] * (importlib.util.find_spec("pybullet") is not None)
@@ -330,3 +333,19 @@ def test_a_resumed_run_whose_twin_has_changed_is_refused(workplace: Path, call: 
     assert "no longer what the run began with" in refused.err
     mine.write_text(text)
     assert call("resume", "twin", "--steps", "20").code == 0
+
+
+def test_number_of_threads_is_chosen_once_and_told_and_goes_with_the_run(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "probe_threads", lambda *_: Threads(2, "two were faster"))
+    text = Path("tiny.toml").read_text(encoding="utf-8").replace("threads = 1\n", "")
+    Path("probed.toml").write_text(text, encoding="utf-8")
+    first = call("train", "--config", "probed.toml", "--steps", 110, "--out", "run")
+    assert (first.code, torch.get_num_threads()) == (0, 2)
+    assert "2 thread(s), chosen at the run's start: two were faster" in first.out
+    monkeypatch.setattr(build, "probe_threads", lambda *_: pytest.fail("probed again"))
+    torch.set_num_threads(1)
+    again = call("resume", "run", "--steps", 10)
+    assert (again.code, torch.get_num_threads()) == (0, 2)
+    assert "2 thread(s), chosen at the run's start: two were faster" in again.out
