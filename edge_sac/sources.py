@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from edge_sac import replay
+from edge_sac import sampler
 from edge_sac.agent import Batch
 
 
@@ -30,7 +30,7 @@ class HostSource:
 
     at_once = 1
 
-    def __init__(self, draw: Callable[[], replay.Batch], static: Batch) -> None:
+    def __init__(self, draw: Callable[[], sampler.Batch], static: Batch) -> None:
         """`static` is the memory to fill; on a CPU the drawn arrays themselves are used instead."""
         self._draw, self._static = draw, static
         self._on_host = static.obs.device.type == "cpu"
@@ -50,11 +50,12 @@ class HostSource:
 
 
 def static_batch(size: int, obs_dim: int, action_dim: int, dtype: torch.dtype, device: torch.device) -> Batch:
-    """Return memory for a batch, all zeros."""
+    """Return memory for a batch, zeros of weight 1."""
     return Batch(
         obs=torch.zeros(size, obs_dim, dtype=dtype, device=device),
         action=torch.zeros(size, action_dim, dtype=dtype, device=device),
         reward=torch.zeros(size, device=device),
-        terminated=torch.zeros(size, dtype=torch.bool, device=device),
+        discount=torch.zeros(size, device=device),
         next_obs=torch.zeros(size, obs_dim, dtype=dtype, device=device),
+        weight=torch.ones(size, device=device),
     )

@@ -12,6 +12,7 @@ import torch
 
 from edge_sac.agent import Agent
 from edge_sac.commands.environment import Environment, calibrated, environment
+from edge_sac.commands.memory_answer import answered
 from edge_sac.config import Config
 from edge_sac.contract import Contract
 from edge_sac.device import choose_device
@@ -48,10 +49,11 @@ def new_run(run: Path, config: Config, report: Callable[[Progress], None]) -> Ru
     robot = str(Path(config.robot).resolve()) if config.robot.endswith(".toml") else config.robot
     config = msgspec.structs.replace(config, device=device.type, physics=where.physics, robot=robot)
     torch.set_num_threads(1)
-    path = probe(device, chosen.dtype)
-    threads = _threads(config, where.contract, chosen, path)
+    with answered(config, where.contract):
+        path = probe(device, chosen.dtype)
+        threads = _threads(config, where.contract, chosen, path)
     start = Start(where.contract, _name(path.compute), path.reason, where.definition, threads.count, threads.reason)
-    with new_folder(run, config, start):
+    with new_folder(run, config, start), answered(config, where.contract):
         return Run(_trainer(run, config, start, where, report), config, start, where, Recovery())
 
 
@@ -69,12 +71,13 @@ def existing_run(run: Path, config: Config | None, report: Callable[[Progress], 
             f"{run}: the robot's description or its asset is no longer what the run began with ({config.robot}: hash "
             f"{where.definition[:12]}, the run's {start.definition[:12]}); put it back, or start a new run"
         )
-    trainer = _trainer(run, config, start, where, report)
-    try:
-        return Run(trainer, config, start, where, trainer.resume())
-    except BaseException:
-        trainer.close()
-        raise
+    with answered(config, start.contract):
+        trainer = _trainer(run, config, start, where, report)
+        try:
+            return Run(trainer, config, start, where, trainer.resume())
+        except BaseException:
+            trainer.close()
+            raise
 
 
 def _trainer(

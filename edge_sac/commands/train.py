@@ -11,6 +11,7 @@ from rich.console import Console
 from edge_sac.checkpoint import checkpoint_steps
 from edge_sac.commands.build import Run, existing_run, new_run
 from edge_sac.commands.deliver import deliver
+from edge_sac.commands.memory_answer import answer
 from edge_sac.commands.progress import StatusLine
 from edge_sac.commands.stop_signals import StopSignals
 from edge_sac.commands.terminal import command
@@ -84,6 +85,8 @@ def _train(run: Path, make: Callable[[StatusLine], Run], console: Console) -> in
         except Exception as error:
             console.print(_saved(run, made))
             # What is refused or fails from here on stops a run that was under way.
+            if told := answer(error, made.config, made.start.contract):
+                raise EdgeSacError(f"stopped at step {made.trainer.at.step}: {told}") from error
             if isinstance(error, Refused | RobotError | OSError):
                 raise EdgeSacError(f"stopped at step {made.trainer.at.step}: {error}") from error
             raise

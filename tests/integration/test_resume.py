@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from edge_sac.agent import Agent
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint
 from edge_sac.commands import build
 from edge_sac.commands import train as train_module
@@ -349,3 +350,35 @@ def test_number_of_threads_is_chosen_once_and_told_and_goes_with_the_run(
     again = call("resume", "run", "--steps", 10)
     assert (again.code, torch.get_num_threads()) == (0, 2)
     assert "2 thread(s), chosen at the run's start: two were faster" in again.out
+
+
+def test_memory_that_runs_out_on_the_way_is_answered_with_what_to_shrink_and_the_run_is_saved(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, made = Agent.update, []
+
+    def update(agent: Agent, batch: Any) -> None:
+        made.append(agent)
+        if len(made) == 20:
+            raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported elsewhere")
+        whole(agent, batch)
+
+    monkeypatch.setattr(Agent, "update", update)
+    answer = call("train", "--config", "tiny.toml", "--out", "run")
+    assert answer.code == 3
+    assert "stopped at step 139: out of memory on cpu (CUDA error: out of memory): close" in answer.err
+    assert "Saved at step 139" in answer.out.replace("\n", " ")
+    assert call("resume", "run").code == 0
+
+
+def test_memory_that_does_not_suffice_at_the_start_is_refused_and_leaves_nothing(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 1 GiB")
+
+    monkeypatch.setattr(build, "Agent", full)
+    answer = call("train", "--config", "tiny.toml", "--out", "run")
+    assert answer.code == 2
+    assert "lower replay_capacity (5000: " in answer.err
+    assert not Path("run").exists()
