@@ -1,4 +1,4 @@
-"""Where an engine's batches come from: what the host does before some updates, and what the device does in each."""
+"""Where an engine's batches come from: what the host does around some updates, and what the device does in each."""
 
 from __future__ import annotations
 
@@ -9,44 +9,74 @@ import torch
 
 from edge_sac import sampler
 from edge_sac.agent import Batch
+from edge_sac.device_replay import DeviceReplay
 
 
 class Source(Protocol):
     """Batches for a learner on one device."""
 
-    @property
-    def at_once(self) -> int:
-        """How many updates one `load` serves."""
+    at_once: int
+    """How many updates lie between one `before` and `after`, at the most."""
 
-    def load(self) -> None:
-        """Do what only the host can, before the updates that follow."""
+    def before(self) -> None:
+        """Do what only the host can, before some updates."""
 
     def batch(self) -> Batch:
-        """Return the next update's batch by operations of the device alone, the same each time; it is recorded."""
+        """Return an update's batch by operations of the device alone, on the same memory each time: it is recorded."""
+
+    def after(self) -> None:
+        """Do what only the host can, after those updates."""
 
 
 class HostSource:
-    """Batches that the host samples, one for each update, put into memory of the device that stays where it is."""
+    """Batches that the host draws, one for each update, put into memory of the device that stays where it is."""
 
     at_once = 1
 
-    def __init__(self, draw: Callable[[], sampler.Batch], static: Batch) -> None:
-        """`static` is the memory to fill; on a CPU the drawn arrays themselves are used instead."""
-        self._draw, self._static = draw, static
-        self._on_host = static.obs.device.type == "cpu"
+    def __init__(
+        self, draw: Callable[[], sampler.Batch], static: Batch, learn: Callable[[], None] | None = None
+    ) -> None:
+        """`static` is the memory to fill; on a CPU the drawn arrays are used instead. `learn` is called after each."""
+        self._draw, self._static, self._learn = draw, static, learn
+        self._copies = static.obs.device.type != "cpu"
 
-    def load(self) -> None:
+    def before(self) -> None:
         """Draw a batch."""
         drawn = Batch.of(self._draw(), torch.device("cpu"))
-        if self._on_host:
+        if not self._copies:
             self._static = drawn
             return
         for name, memory in vars(self._static).items():
             memory.copy_(getattr(drawn, name))
 
     def batch(self) -> Batch:
-        """Return the batch that was loaded."""
+        """Return the batch that was drawn."""
         return self._static
+
+    def after(self) -> None:
+        """Tell whoever draws how it went."""
+        if self._learn is not None:
+            self._learn()
+
+
+class DeviceSource:
+    """Batches that the device draws itself, as part of each update."""
+
+    at_once = 2**31
+
+    def __init__(self, replay: DeviceReplay) -> None:
+        self._replay = replay
+
+    def before(self) -> None:
+        """Bring the rows that are new to the device."""
+        self._replay.follow()
+
+    def batch(self) -> Batch:
+        """Draw a batch."""
+        return self._replay.draw()
+
+    def after(self) -> None:
+        """Do nothing."""
 
 
 def static_batch(size: int, obs_dim: int, action_dim: int, dtype: torch.dtype, device: torch.device) -> Batch:

@@ -119,7 +119,9 @@ def _start(cell: Cell, work: Path) -> subprocess.Popen[bytes]:
         command = ["resume", str(run)]
     else:
         settings = run.with_suffix(".toml")
-        write_file(settings, dump_config(cell.config).encode())
+        # What a probe chooses depends on what else runs, and here several cells run at once.
+        config = msgspec.structs.replace(cell.config, threads=1)
+        write_file(settings, dump_config(config).encode())
         command = ["train", "--config", str(settings), "--out", str(run)]
     with run.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(
