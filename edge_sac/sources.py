@@ -34,24 +34,25 @@ class HostSource:
     at_once = 1
 
     def __init__(
-        self, draw: Callable[[], sampler.Batch], static: Batch, learn: Callable[[], None] | None = None
+        self, draw: Callable[[], sampler.Batch], static: Batch | None = None, learn: Callable[[], None] | None = None
     ) -> None:
-        """`static` is the memory to fill; on a CPU the drawn arrays are used instead. `learn` is called after each."""
+        """`static` is the memory to fill; without it the drawn arrays are used. `learn` is called after each update."""
         self._draw, self._static, self._learn = draw, static, learn
-        self._copies = static.obs.device.type != "cpu"
+        self._batch = static
 
     def before(self) -> None:
         """Draw a batch."""
         drawn = Batch.of(self._draw(), torch.device("cpu"))
-        if not self._copies:
-            self._static = drawn
+        if self._static is None:
+            self._batch = drawn
             return
         for name, memory in vars(self._static).items():
             memory.copy_(getattr(drawn, name))
 
     def batch(self) -> Batch:
         """Return the batch that was drawn."""
-        return self._static
+        assert self._batch is not None
+        return self._batch
 
     def after(self) -> None:
         """Tell whoever draws how it went."""

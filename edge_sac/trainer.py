@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_sac.agent import Agent, Batch
+from edge_sac.agent import Agent
 from edge_sac.checkpoint import checkpoint_steps, load_checkpoint, save_checkpoint
 from edge_sac.config import Config
+from edge_sac.cuda_graph import recorder_for
+from edge_sac.engine import Engine
 from edge_sac.errors import CheckpointError, NonFinite, Refused, ReplayError
 from edge_sac.evaluation import Summary, finite_obs, finite_reward, run_episodes, summarise
 from edge_sac.interface import Interface, Vector
@@ -28,6 +30,7 @@ from edge_sac.policy import ActingPolicy
 from edge_sac.replay import Replay
 from edge_sac.run_state import Counters, Progress, Recovery, Stop
 from edge_sac.seeding import SELECTION, TRAINING, episode_seed, generators, restore
+from edge_sac.working_copy import source_for
 
 LOG_STEPS = 500
 """Steps between two rows of metrics, which are the only moments the host looks at the learner's tensors."""
@@ -67,6 +70,9 @@ class Trainer:
             dtype=agent.precision.replay_dtype,
         )
         self._random_rng, self._noise_rng, self._replay_rng = generators(config.seed, 3)
+        source, self.drawing = source_for(agent, replay, self.sampler, self._replay_rng, config)
+        """Where batches are drawn, or empty where there is no choice."""
+        self.engine = Engine(agent, source, recorder_for(agent.device, agent.generator))
         self.saved: int | None = None
         """Step of the last checkpoint this process wrote."""
         self._halvings = 0
@@ -160,11 +166,7 @@ class Trainer:
         self.at.owed += self.config.updates_per_step
         due = int(self.at.owed)
         self.at.owed -= due
-        for _ in range(due):
-            drawn = self.sampler.draw(self._replay_rng)
-            self.agent.update(Batch.of(drawn, self.agent.device))
-            if self.config.sampling == "prioritized":
-                self.sampler.prioritize(self.agent.td_error.cpu().numpy())
+        self.engine.run(due)
         if due:
             self.policy.publish(self._weights())
 
@@ -252,7 +254,7 @@ class Trainer:
                 speed,
                 ratio,
                 max(left, 0.0),
-                self._new_event(reading.halvings, reading.culprit),
+                self._new_event(reading.halvings, reading.culprit) or self.engine.news(),
             )
         )
         if reading.dead:
@@ -305,6 +307,7 @@ class Trainer:
         recovery = self._compared(state["replay"], added)
         try:
             self.agent.restore(_under("agent.", tensors))
+            self.engine.forget()
             self.best_weights = {name: value.numpy() for name, value in _under("best.", tensors).items()}
             counters = dict(state["counters"])
             counters["best_merit"] = tuple(counters["best_merit"])

@@ -38,10 +38,12 @@ def source_for(
     def rank() -> None:
         sampler.prioritize(agent.td_error.cpu().numpy())
 
-    shape = config.agent.batch, agent.obs_dim, agent.action_dim
-    static = static_batch(*shape, agent.precision.dtype, agent.device)
+    static = None
+    if agent.device.type != "cpu":
+        shape = config.agent.batch, agent.obs_dim, agent.action_dim
+        static = static_batch(*shape, agent.precision.dtype, agent.device)
     on_host = HostSource(lambda: sampler.draw(rng), static, rank if prioritized else None)
-    if agent.device.type == "cpu":
+    if static is None:
         return on_host, ""
     if prioritized:
         return on_host, "batches are drawn on the host, one for each update: that is where priorities are kept"

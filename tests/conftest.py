@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
+
+from edge_sac.openmp import wait_passively
+
+# As the program does, and before torch is loaded: a busy machine would otherwise take tens of times as long.
+wait_passively(os.environ)
 
 EXTRAS = {
     "torch": "train",

@@ -104,6 +104,7 @@ def _introduce(run: Path, made: Run, console: Console) -> None:
         f"{made.environment.description}; seed {config.seed}",
         f"{config.precision} on {config.device}: {made.start.reason}",
         _threads(config.threads, made.start),
+        made.trainer.drawing,
         f"into {run}",
     ]
     at = made.trainer.at
@@ -116,7 +117,7 @@ def _introduce(run: Path, made: Run, console: Console) -> None:
         lines.append(f"the last process was killed: {newer} newer transitions kept, about {lost} updates lost")
     if missing > 0:
         lines.append(f"the replay is gone, and {missing} transitions with it: going on with an empty one")
-    for line in lines:
+    for line in filter(None, lines):
         console.print(line)
 
 

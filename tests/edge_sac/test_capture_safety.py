@@ -6,7 +6,6 @@ and a tensor that was made on the host shows, since it is not on that device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,11 +48,10 @@ class AnyGenerator(torch.Generator):
 
 
 @pytest.fixture(autouse=True)
-def no_generators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_generators(monkeypatch: pytest.MonkeyPatch) -> None:
     # Loaded at the first operation on this device, and not with another class of generators.
     torch.zeros(2, device=DEVICE).add_(1)
     monkeypatch.setattr(torch, "Generator", AnyGenerator)
-    yield
 
 
 def updated(chosen: Precision) -> Agent:
