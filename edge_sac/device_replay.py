@@ -58,7 +58,6 @@ class DeviceReplay:
         self._decode_obs, self._decode_action = (decoder_of(c, device) for c in (ring.obs_codec, ring.action_codec))
         rows = min(slots, _STAGED)
         self._staged = [_staging(c.values, rows) for c in (self._obs, self._action, self._reward, self._flags)]
-        self._nothing = torch.zeros(1, dtype=torch.uint8)
         self._seen = 0
         """Rows mirrored; the last of them ends a transition."""
         self._written, self._held, self._newest_begin = (
@@ -83,8 +82,6 @@ class DeviceReplay:
             count = min(end - number, slots - slot, _STAGED)
             self._mirror(number, slot, count, end)
             number += count
-        for beyond in range(end, ring.written):
-            self._flags.write(beyond % slots, self._nothing)
         self._seen = end
         self._written.fill_(end)
         self._held.fill_(min(end, slots))
@@ -109,9 +106,7 @@ class DeviceReplay:
         discount.masked_fill_(flags.bitwise_and(_ENDED).bool(), 0)
         return Batch(
             obs=self._read_obs(slot),
-            action=self._decode_action.read(
-                self._action.values.index_select(0, after), self._number(after), self._dtype
-            ),
+            action=self._decode_action.read(self._action.values.index_select(0, after), after, self._dtype),
             reward=reward,
             discount=discount,
             next_obs=self._read_obs(last),

@@ -60,10 +60,6 @@ class Engine:
             self._source.after()
             updates -= count
 
-    def forget(self) -> None:
-        """Let go of all recordings, and of the memory they hold; they are made anew when they are needed."""
-        self._recordings.clear()
-
     def news(self) -> str:
         """Return a line for the user that was not returned before, or an empty one."""
         news, self._news = self._news, ""

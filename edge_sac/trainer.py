@@ -307,7 +307,6 @@ class Trainer:
         recovery = self._compared(state["replay"], added)
         try:
             self.agent.restore(_under("agent.", tensors))
-            self.engine.forget()
             self.best_weights = {name: value.numpy() for name, value in _under("best.", tensors).items()}
             counters = dict(state["counters"])
             counters["best_merit"] = tuple(counters["best_merit"])

@@ -118,6 +118,24 @@ def test_replay_opened_again_is_mirrored_whole(tmp_path: Path) -> None:
     again.close()
 
 
+def test_row_that_was_lost_begins_no_transition_and_ends_none(tmp_path: Path) -> None:
+    path = tmp_path / "map"
+    replay = Replay(40, OBS, ACTION, "fp16", path)
+    for step in range(30):
+        replay.add(np.full(OBS, step), np.zeros(ACTION), float(step), False, False, np.full(OBS, step + 1))
+    at, row_bytes = replay.ring._at, replay.bytes_per_transition
+    replay.close()
+    with path.open("r+b") as file:
+        file.seek(at + 12 * row_bytes)
+        file.write(bytes(row_bytes - 1))
+    again = Replay(40, OBS, ACTION, "fp16", path)
+    copied = device_copy(again, batch=2_000)
+    copied.follow()
+    # Row 12 ended transition 11 and began transition 12.
+    assert set(copied.draw().reward.tolist()) == set(range(30)) - {11, 12}
+    again.close()
+
+
 @pytest.mark.parametrize("written", [20, 41, 60])
 def test_first_row_without_its_transition_is_left_out_until_it_has_one(written: int) -> None:
     """A kill between the two rows of an episode's first transition leaves such a row, and it may be the oldest's."""

@@ -72,6 +72,7 @@ def test_neighbour_that_holds_the_other_core_leaves_one_thread_untried(monkeypat
 
 
 def test_number_of_threads_the_user_gave_torch_is_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "time_each", lambda *_: pytest.fail("tried"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert probed(idle=8.0, allowed=8).count == 1
 
