@@ -153,6 +153,7 @@ def test_first_row_without_its_transition_is_left_out_until_it_has_one(written: 
     copied = device_copy(replay)
     for _ in range(3):
         copied.follow()
+        assert copied._begins(copied._newest_begin[None]).all()
         for _ in range(5):
             check_draw(replay, copied, 1, torch.float32)
         replay._open = False
