@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -85,3 +89,20 @@ def test_what_was_measured_is_in_the_reason(monkeypatch: pytest.MonkeyPatch) -> 
     chosen = probed(idle=2.0)
     assert chosen.count == 2
     assert chosen.reason.endswith("an update with 1: 4.0 ms, 2: 3.0 ms")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_beside_a_process_that_holds_a_core_the_probe_leaves_that_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured, not made up: whatever else runs can only leave fewer."""
+    allowed = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: len(allowed))
+    monkeypatch.setattr(threads, "time_each", lambda counts, _: {count: 1.0 / count for count in counts})
+    chosen = precision("fp32")
+    path = MatmulPath(chosen.dtype, torch.float32, "test")
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
+        os.sched_setaffinity(neighbour.pid, {allowed[0]})
+        try:
+            found = probe_threads(3, 1, AgentConfig(hidden=(8,), batch=8), chosen, path)
+        finally:
+            neighbour.kill()
+    assert 1 <= found.count <= len(allowed) - 1
