@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-import torch
 
 
 @pytest.fixture
-def cuda() -> torch.device:
+def cuda() -> Any:
     """Return the CUDA device."""
+    import torch
+
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return torch.device("cuda")
