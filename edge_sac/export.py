@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
+import onnx.checker
 from numpy.typing import NDArray
 
 from edge_sac.atomic import write_file
@@ -54,6 +56,8 @@ def export_policy(path: Path | str, weights: Weights, contract: Contract, observ
         )
     recorded = _recorded(path, observations, contract)
     model = freeze(build_graph(wide, driven, contract.hidden), weights)
+    # Here, once; a process that acts compares nodes instead, since the checker's schemas take 7 MiB.
+    onnx.checker.check_model(model, full_check=True)
     session = PolicySession(model.SerializeToString(), wide, driven, {}, [c.name for c in contract.observation])
     rng = np.random.default_rng(0)
     probes = np.concatenate([recorded, _random(contract, rng), _boundaries(contract)])
