@@ -77,7 +77,7 @@ class Reading:
 
 
 @dataclass
-class _Last:
+class LastUpdate:
     """What the last update left on the device, from which its metrics are computed when somebody looks."""
 
     error: Tensor  # [2, B], q - target
@@ -186,7 +186,7 @@ class Agent:
         self._theta_gradient = self._gradient(self.actor, self.actor_optim)
         self._psi_gradient = self._gradient(self.critic, self.critic_optim)
         batch = torch.full((config.batch,), torch.nan, device=device)
-        self._last = _Last(batch.expand(2, -1), batch, batch, batch.expand(2, -1), batch[0])
+        self.last = LastUpdate(batch.expand(2, -1), batch, batch, batch.expand(2, -1), batch[0])
 
     def _initialised(self, mlp: Mlp, generator: torch.Generator) -> Tensor:
         flat = torch.empty(mlp.size, dtype=self.precision.dtype, device=self.device)
@@ -223,7 +223,7 @@ class Agent:
     @property
     def td_error(self) -> Tensor:
         """Return how far the critics were from the last batch's targets, [B] in fp32: the mean of both sizes."""
-        return self._last.error.abs().mean(dim=0)
+        return self.last.error.abs().mean(dim=0)
 
     @torch.no_grad()
     def update(self, batch: Batch) -> None:
@@ -272,7 +272,7 @@ class Agent:
         self.critic.backward(seed, x, memory.critic, self._psi, product, self._psi_gradient, memory.spare)
         if optim.grad is not None:
             optim.step()
-        self._last.error, self._last.target = error, target
+        self.last.error, self.last.target = error, target
 
     def _update_actor(self, drawn: Drawn, alpha: Tensor) -> None:
         memory, optim, product = self._passes, self.actor_optim, self._product
@@ -290,7 +290,7 @@ class Agent:
         self.actor.backward(grad_output, x, saved, self._theta, product, self._theta_gradient, spare)
         if optim.grad is not None:
             optim.step()
-        self._last.q, self._last.log_prob, self._last.alpha = q[..., 0], drawn.log_prob[CHOSEN], alpha
+        self.last.q, self.last.log_prob, self.last.alpha = q[..., 0], drawn.log_prob[CHOSEN], alpha
 
     def _update_alpha(self, log_prob: Tensor, alpha: Tensor) -> None:
         optim = self.alpha_optim
@@ -310,7 +310,7 @@ class Agent:
 
     def read_metrics(self) -> Reading:
         """Return the last update's metrics: the one place where the host waits for the learner's tensors."""
-        row = dict(zip(METRICS, self._last.metrics().tolist(), strict=True))
+        row = dict(zip(METRICS, self.last.metrics().tolist(), strict=True))
         row["alpha"] = float(self.alpha)
         row["entropy"] = -row["log_prob"]
         row["target_entropy"] = self.target_entropy

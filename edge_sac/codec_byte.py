@@ -31,15 +31,15 @@ class RangeCodec(Codec):
 
     def __init__(self, names: Sequence[str], table: RangeTable) -> None:
         super().__init__(names)
-        self._table = table
+        self.table = table
         self._scaled = np.zeros(len(names), dtype=np.float32)
         self._gathered = np.zeros((0, len(names)), dtype=np.float32)
         self._current()
 
     def _current(self) -> None:
-        newest = self._table.count - 1
-        self._first, self._salt = int(self._table.first[newest]), int(self._table.salt[newest])
-        self._low, self._step = self._table.low[newest], self._table.step[newest]
+        newest = self.table.count - 1
+        self._first, self._salt = int(self.table.first[newest]), int(self.table.salt[newest])
+        self._low, self._step = self.table.low[newest], self.table.step[newest]
 
     def encode(self, what: str, values: NDArray[Any], out: NDArray[Any], number: int) -> int:
         self._hold_for(number)
@@ -57,7 +57,7 @@ class RangeCodec(Codec):
     def _hold_for(self, number: int) -> None:
         """Take back ranges made for rows beyond `number`: those rows were refused, or a power cut took them."""
         if number < self._first:
-            self._table.forget_from(number)
+            self.table.forget_from(number)
             self._current()
 
     def _fits(self, values: NDArray[Any]) -> bool:
@@ -75,7 +75,7 @@ class RangeCodec(Codec):
             value = float(values[channel])
             if not abs(value) <= LARGEST:
                 self.refuse(what, channel, value, f"beyond the {LARGEST:.2g} that u8 can hold: mend the sensor")
-            if self._table.full:
+            if self.table.full:
                 self.refuse(
                     what,
                     channel,
@@ -91,7 +91,7 @@ class RangeCodec(Codec):
             if below:
                 low[channel] = high - grown
             step[channel] = grown / LEVELS
-        self._table.add(number, low, step, calibrated=False)
+        self.table.add(number, low, step, calibrated=False)
         self._current()
         if not self._fits(values):
             raise AssertionError(f"{what}: {values} are outside of ranges just made for them")
@@ -100,22 +100,22 @@ class RangeCodec(Codec):
         if len(self._gathered) < len(out):
             self._gathered = np.zeros(out.shape, dtype=np.float32)
         values, gathered = self.single(out), self._gathered[: len(out)]
-        generation = self._table.generations(numbers)
+        generation = self.table.generations(numbers)
         np.copyto(values, stored)
-        self._table.step.take(generation, axis=0, out=gathered, mode="clip")
+        self.table.step.take(generation, axis=0, out=gathered, mode="clip")
         np.multiply(values, gathered, out=values)
-        self._table.low.take(generation, axis=0, out=gathered, mode="clip")
+        self.table.low.take(generation, axis=0, out=gathered, mode="clip")
         np.add(values, gathered, out=values)
         if values is not out:
             np.copyto(out, values, casting="same_kind")
 
     def salts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._table.salt[self._table.generations(numbers)]
+        return self.table.salt[self.table.generations(numbers)]
 
     def begin_episode(self, number: int, stored: Callable[[int, int], NDArray[Any]]) -> None:
         """Calibrate, once: each channel's range becomes what it took in the last rows, with a margin."""
         self._hold_for(number)
-        table = self._table
+        table = self.table
         if number < CALIBRATION_ROWS or table.full or table.calibrated[: table.count].any():
             return
         codes = stored(number - CALIBRATION_ROWS, number)

@@ -65,13 +65,13 @@ class _Ranges:
     """Bytes in ranges that hold from some row on."""
 
     def __init__(self, table: RangeTable, device: torch.device) -> None:
-        self._table, self._seen = table, (0, 0)
+        self.table, self._seen = table, (0, 0)
         self._first = torch.zeros(len(table.first), dtype=torch.int64, device=device)
         self._low, self._step = (torch.zeros(part.shape, device=device) for part in (table.low, table.step))
 
     def follow(self) -> None:
         """Copy the table when it has changed."""
-        table = self._table
+        table = self.table
         newest = (table.count, int(table.salt[table.count - 1]))
         if newest == self._seen:
             return
@@ -91,7 +91,7 @@ class _Ranges:
 def decoder_of(codec: Codec, device: torch.device) -> Decoder:
     """Return what reads what a codec wrote."""
     if isinstance(codec, RangeCodec):
-        return _Ranges(codec._table, device)
+        return _Ranges(codec.table, device)
     if isinstance(codec, RoundCodec):
         return _Fractions(float(PER_UNIT), device)
     if isinstance(codec, ActionByteCodec):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edge_sac.agent import Agent, _Last
+from edge_sac.agent import Agent, LastUpdate
 from edge_sac.out_of_memory import words_of
 from edge_sac.sources import Source
 
@@ -38,7 +38,7 @@ class Recorder(Protocol):
 @dataclass(frozen=True)
 class _Recording:
     repeat: Callable[[], None]
-    last: _Last
+    last: LastUpdate
     """Where the last update's metrics lie after it."""
 
 
@@ -94,7 +94,7 @@ class Engine:
         found = self._recordings[pattern]
         found.repeat()
         self._agent.updates += count
-        self._agent._last = found.last
+        self._agent.last = found.last
 
     def _pattern(self, count: int) -> tuple[bool, ...]:
         """Return which of the next updates move the target."""
@@ -103,10 +103,10 @@ class Engine:
 
     def _record(self, recorder: Recorder, count: int) -> _Recording:
         agent = self._agent
-        updates, last = agent.updates, agent._last
-        agent._last = copy.copy(last)
+        updates, last = agent.updates, agent.last
+        agent.last = copy.copy(last)
         try:
-            return _Recording(recorder.record(lambda: self._update(count)), agent._last)
+            return _Recording(recorder.record(lambda: self._update(count)), agent.last)
         finally:
             # What was recorded has not happened yet.
-            agent.updates, agent._last = updates, last
+            agent.updates, agent.last = updates, last

@@ -174,7 +174,7 @@ class World:
     def resolution(self, replay: Replay, number: int) -> Any:
         if self.storage != "u8":
             return 2.0**-24
-        table = replay.ring.obs_codec._table
+        table = replay.ring.obs_codec.table
         return 0.501 * table.step[table.generations(np.array([number]))[0]]
 
 

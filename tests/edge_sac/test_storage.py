@@ -122,7 +122,7 @@ def test_u8_doubles_the_side_that_is_exceeded_and_leaves_every_other_range_and_e
         replay.add([4.1, -3.0], [0], 0.0, False, False, [4.1, -50.0])
         assert replay.ring.rows[:2].tobytes() == before
         np.testing.assert_array_equal(stored(replay)[:2], old)
-        table = replay.ring.obs_codec._table
+        table = replay.ring.obs_codec.table
         assert table.first[: table.count].tolist() == [0, 2, 3]
         low, high = table.low[: table.count], table.low[: table.count] + LEVELS * table.step[: table.count]
         # -4 to 4 is doubled once upwards, and three times downwards: to 64 below 4.
@@ -138,7 +138,7 @@ def test_ranges_made_for_a_row_that_was_then_refused_are_taken_back() -> None:
         with pytest.raises(ReplayError, match="is nan"):
             replay.add([100], [0], 0.0, False, False, [np.nan])
         fill(replay, [[2], [3]])
-        table = replay.ring.obs_codec._table
+        table = replay.ring.obs_codec.table
         assert table.first[: table.count].tolist() == [0, 2]
 
 
@@ -148,7 +148,7 @@ def test_an_obs_that_does_not_continue_makes_no_range() -> None:
         for wrong in (2.0, 1000.0, np.nan):
             with pytest.raises(ReplayError, match=r"but the next_obs before was 0\.98"):
                 replay.add([wrong], [0], 0.0, False, False, [1])
-        assert replay.ring.obs_codec._table.count == 1
+        assert replay.ring.obs_codec.table.count == 1
 
 
 def test_a_full_table_is_refused_with_channel_value_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_ranges_are_calibrated_once_when_an_episode_begins_after_the_first_rows(
     narrow = rng.uniform([-0.2, 0.5, 7], [0.2, 0.6, 7], (2 * CALIBRATION_ROWS, 3))
     with closing(Replay(10_000, 3, 1, "u8")) as replay:
         fill(replay, narrow.tolist(), cut_every=300)
-        table = replay.ring.obs_codec._table
+        table = replay.ring.obs_codec.table
         assert table.calibrated[: table.count].tolist() == [False, False, True]
         # The fourth episode of 300 begins with row 3 * 301 = 903, the fifth with 1204, which is past the 1000.
         first = int(table.first[2])
@@ -187,7 +187,7 @@ def test_ranges_are_calibrated_once_when_an_episode_begins_after_the_first_rows(
 def test_a_ring_smaller_than_the_calibration_is_calibrated_on_what_it_holds() -> None:
     with closing(Replay(50, 1, 1, "u8")) as replay:
         fill(replay, [[0.5 if i > 600 else -0.5] for i in range(2 * CALIBRATION_ROWS)], cut_every=10)
-        table = replay.ring.obs_codec._table
+        table = replay.ring.obs_codec.table
         assert table.low[table.count - 1][0] == pytest.approx(0.5 - FIRST_STEP, abs=FIRST_STEP)
 
 
@@ -219,7 +219,7 @@ def test_calibration_lies_in_the_file_like_any_range(tmp_path: Path, monkeypatch
     monkeypatch.setattr(codec_byte, "CALIBRATION_ROWS", 20)
 
     def table(replay: Replay) -> Any:
-        found = replay.ring.obs_codec._table
+        found = replay.ring.obs_codec.table
         return found.first[: found.count].tolist(), found.calibrated[: found.count].tolist()
 
     with closing(Replay(99, 1, 1, "u8", tmp_path / "map")) as replay:
