@@ -18,6 +18,7 @@ from torch import Tensor
 
 from edge_sac import sampler
 from edge_sac.adam import Adam
+from edge_sac.autograd_network import NormalisedMlp
 from edge_sac.coefficients import Coefficients
 from edge_sac.config import AgentConfig
 from edge_sac.half_matmul import MatmulPath, Product
@@ -132,7 +133,7 @@ class _Passes:
             noise=torch.zeros(2, batch, action_dim, device=device),
             actor=actor.outputs(2 * batch, dtype, device),
             critic=critic.outputs(batch, dtype, device),
-            spare=critic.outputs(batch, dtype, device),
+            spare=Mlp.outputs(critic, batch, dtype, device),
             seed=torch.zeros(2, batch, 1, dtype=dtype, device=device),
             grad_action=torch.zeros(2, batch, action_dim, dtype=dtype, device=device),
         )
@@ -157,7 +158,8 @@ class Agent:
         self.updates = 0
         hidden = tuple(config.hidden)
         self.actor = actor_shape(obs_dim, action_dim, hidden)
-        self.critic = Mlp(2, (obs_dim + action_dim, *hidden, 1))
+        network = NormalisedMlp if config.critic_norm else Mlp
+        self.critic: Mlp = network(2, (obs_dim + action_dim, *hidden, 1))
         streams = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(1)
         initial = torch.Generator().manual_seed(int(streams[0]))
         psi = self._initialised(self.critic, initial)

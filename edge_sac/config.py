@@ -46,6 +46,8 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     target_period: Count = 2
     """Updates between two movements of the target."""
     initial_alpha: Positive = 0.1
+    critic_norm: bool = False
+    """Normalise the critics' hidden layers, as DroQ and RLPD do to take many updates per step; through autograd."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

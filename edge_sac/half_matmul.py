@@ -26,7 +26,7 @@ BLOCK = 524_288
 Part = tuple[slice, slice, slice]
 """Of a layer's weights [K, I, O]."""
 _ALL = slice(None)
-_WHOLE: Part = (_ALL, _ALL, _ALL)
+WHOLE: Part = (_ALL, _ALL, _ALL)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _columns(shape: tuple[int, int, int], limit: int) -> tuple[Part, ...]:
     """Return parts of at most `limit` elements: everything, or some columns of one copy."""
     copies, inputs, outputs = shape
     if copies * inputs * outputs <= limit:
-        return (_WHOLE,)
+        return (WHOLE,)
     return tuple(
         (slice(c, c + 1), _ALL, columns) for c in range(copies) for columns in _steps(0, outputs, limit, inputs)
     )

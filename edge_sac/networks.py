@@ -51,6 +51,11 @@ class Mlp:
         return offset + -(-_count(shape) // ALIGN) * ALIGN
 
     @property
+    def depth(self) -> int:
+        """Return the number of layers."""
+        return len(self.sizes) - 1
+
+    @property
     def largest_layer(self) -> int:
         """Return the number of weights of the largest layer."""
         return max(_count(shape) for _, shape in self.segments.values())
@@ -147,6 +152,9 @@ class Gradient(Protocol):
         The layer's parameters are not read again before the next pass.
         """
 
+    def put(self, layer: int, weight: Tensor, bias: Tensor) -> None:
+        """Take the layer's gradient itself, [K, I, O] and [K, 1, O], as autograd computed it; it may be changed."""
+
 
 class FlatWeights:
     """The parameters of K networks in one flat buffer."""
@@ -183,6 +191,11 @@ class GradientBuffer:
         weight, bias = self._views[layer]
         self._product.grad_weight(inputs, grad, weight)
         sum_rows(grad, bias)
+
+    def put(self, layer: int, weight: Tensor, bias: Tensor) -> None:
+        """Write the layer's gradient to its place."""
+        for place, value in zip(self._views[layer], (weight, bias), strict=True):
+            place.copy_(value)
 
 
 def sum_rows(grad: Tensor, out: Tensor) -> None:

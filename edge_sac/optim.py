@@ -158,6 +158,13 @@ class GradientStream:
         sum_rows(grad, bias.view(copies, 1, columns))
         self._step(offset, bias)
 
+    def put(self, layer: int, weight: Tensor, bias: Tensor) -> None:
+        """Step the layer's parameters along a gradient that was computed as a whole."""
+        if layer == self._last:
+            self._optim.begin()
+        for (offset, _), grad in zip(self._segments[2 * layer : 2 * layer + 2], (weight, bias), strict=True):
+            self._step(offset, grad.reshape(-1))
+
     def _step(self, offset: int, grad: Tensor) -> None:
         for start in range(0, len(grad), self._length):
             part = grad[start : start + self._length]
