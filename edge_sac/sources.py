@@ -56,6 +56,7 @@ class HostSource:
 
     def after(self) -> None:
         """Tell whoever draws how it went."""
+        self._batch = self._static
         if self._learn is not None:
             self._learn()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from edge_sac.commands.bench.candidate import Candidate, Stages, Work
@@ -41,19 +42,25 @@ def settings(work: Work) -> Config:
 def build(work: Work) -> Candidate:
     """Return a learner as `edge-sac train` would make it for these settings."""
     stages = Stages()
+    from edge_sac.openmp import wait_passively
+
+    wait_passively(os.environ)
     import torch
 
     stages.passed("torch")
     import numpy as np
 
     from edge_sac import __version__
-    from edge_sac.agent import Agent, Batch
+    from edge_sac.agent import Agent
     from edge_sac.commands.bench.buffers import by_role, held_bytes, state_bytes, unreached_bytes
     from edge_sac.commands.bench.storing import fill, make_replay
+    from edge_sac.cuda_graph import recorder_for
     from edge_sac.device import choose_device
+    from edge_sac.engine import Engine
     from edge_sac.half_matmul import probe
     from edge_sac.host_memory import keep_freed_memory
     from edge_sac.precision import precision_of
+    from edge_sac.working_copy import source_for
 
     stages.passed("imports")
     config = settings(work)
@@ -66,21 +73,19 @@ def build(work: Work) -> Candidate:
     stages.passed("learner")
     replay = make_replay(work, config.storage or chosen.storage)
     fill(replay, work)
-    prioritized = config.sampling == "prioritized"
     sampler = replay.sampler(
         work.batch,
         gamma=config.agent.gamma,
         n_step=config.agent.n_step,
-        prioritized=prioritized,
+        prioritized=config.sampling == "prioritized",
         dtype=chosen.replay_dtype,
     )
     stages.passed("replay")
-    rng = np.random.default_rng(1)
+    source, drawing = source_for(agent, replay, sampler, np.random.default_rng(1), config)
+    engine = Engine(agent, source, recorder_for(device, agent.generator))
 
     def update() -> None:
-        agent.update(Batch.of(sampler.draw(rng), device))
-        if prioritized:
-            sampler.prioritize(agent.td_error.cpu().numpy())
+        engine.run(1)
 
     for _ in range(10):
         update()
@@ -88,6 +93,7 @@ def build(work: Work) -> Candidate:
     facts = {
         "versions": {"edge-sac": __version__, "torch": torch.__version__, "numpy": np.__version__},
         "path": path.reason,
+        "drawing": drawing,
         "stages": stages.resident,
         "pieces": pieces,
         "roles": by_role(pieces),
