@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from edge_sac.dither import BitDither, Dither, Weyl
+from edge_sac.dither import BitDither, Dither, Spread
 from edge_sac.flat import Largest, Views
 
 
@@ -135,7 +135,7 @@ class ByteMoments:
         self.root = torch.zeros(len(theta), dtype=torch.uint8, device=device)
         self._ratio, self._root = Views(self.ratio.unsqueeze(0)), Views(self.root.unsqueeze(0))
         self._wide, self._scaled = (Views(torch.empty(rows, length, device=device), scratch=True) for rows in (2, 1))
-        self._ratio_dither = Weyl(1, length, device, seed=0)
+        self._ratio_dither = Spread(1, length, device, seed=0)
         self._uniform = Views(self._ratio_dither.values, scratch=True)
         self._root_dither = BitDither(length, _CUT, device, seed=2)
         self._largest = Largest(torch.float32, device)

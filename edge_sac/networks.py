@@ -176,7 +176,7 @@ class FlatWeights:
         return out.copy_(self._views[layer][0][part])
 
     def bias(self, layer: int, out: Tensor) -> Tensor:
-        """Copy the bias to every row of `out`."""
+        """Copy the bias to `out`."""
         return out.copy_(self._views[layer][1])
 
 

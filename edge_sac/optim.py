@@ -69,6 +69,7 @@ class HAdam:
         self._simply_added = self._exact and (target is None or not target.listens)
         self._now = torch.zeros(3, device=device)
         self._decay, self._rate = self._now[:2].unsqueeze(1), self._now[2]
+        self._limit = torch.finfo(theta.dtype).max
         # Of the gradient as a buffer, or of a part as the product leaves it.
         self._largest = {dtype: Largest(dtype, device) for dtype in (theta.dtype, torch.float32)}
         self._finite = torch.zeros((), dtype=torch.bool, device=device)
@@ -103,8 +104,11 @@ class HAdam:
         return {"theta": self.theta} | self.moments.state() | self.rounding.state()
 
     def _allow(self, grad: Tensor) -> None:
-        """Find whether `grad` is finite; where it is not, the step to come leaves everything as it is."""
-        torch.lt(self._largest[grad.dtype](grad), torch.inf, out=self._finite)
+        """Find whether `grad` is finite; where it is not, the step to come leaves everything as it is.
+
+        Finite is what theta's dtype can hold, also of a part that was never rounded to it: its moments will be.
+        """
+        torch.le(self._largest[grad.dtype](grad), self._limit, out=self._finite)
         self.row.finite.logical_and_(self._finite)
         torch.where(self._finite, self.row.taken, self.row.skipped, out=self._now)
         self.moments.enable(self._finite)

@@ -214,5 +214,5 @@ class TargetWeights:
         return self._target.form(tuple(weight[part] for weight, _ in self._views[layer]), out)
 
     def bias(self, layer: int, out: Tensor) -> Tensor:
-        """Write T's bias to every row of `out`."""
+        """Write T's bias to `out`."""
         return self._target.form(tuple(bias for _, bias in self._views[layer]), out)

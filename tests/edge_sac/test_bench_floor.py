@@ -33,6 +33,11 @@ class Products(TorchDispatchMode):
         if name in PRODUCTS:
             a, b = args[PRODUCTS[name] : PRODUCTS[name] + 2]
             self.seen[floor.Shape(a.shape[-2], a.shape[-1], b.shape[-1])] += a.shape[0] if a.dim() == 3 else 1
+        elif name == "mul" and all(torch.is_tensor(part) and part.dim() == 3 for part in args):
+            # A column times a row is a product too.
+            a, b = args
+            if a.shape[-1] == b.shape[-2] == 1:
+                self.seen[floor.Shape(a.shape[-2], 1, b.shape[-1])] += a.shape[0]
         return func(*args, **(kwargs or {}))
 
 

@@ -94,6 +94,22 @@ def test_each_product_is_right_whole_and_in_blocks(monkeypatch, dtype, compute, 
     assert torch.allclose(seen.double(), wide[0].mT @ wide[3], **near)
 
 
+@pytest.mark.parametrize(("dtype", "compute", "kind"), PATHS)
+def test_products_with_one_column_are_right(dtype, compute, kind):
+    x, weight, bias, grad = operands(12, 17, 1, dtype)
+    multiply, layer = product(dtype, compute), kind(weight, bias)
+    x_wide, grad_wide = x.to(compute), grad.to(compute)
+    wide = [part.double() for part in (x, weight, bias, grad)]
+    near = {"rtol": 2**-9, "atol": 2**-8} if dtype == torch.float16 else {"rtol": 1e-5, "atol": 1e-5}
+    y = multiply.affine(x_wide, layer, 0, torch.full((2, 12, 1), torch.nan, dtype=compute))
+    assert torch.allclose(y.double(), wide[0] @ wide[1] + wide[2], **near)
+    by_input = multiply.grad_input(grad_wide, layer, 0, torch.full((2, 12, 17), torch.nan, dtype=compute))
+    assert torch.allclose(by_input.double(), wide[3] @ wide[1].mT, **near)
+    by_weight = torch.full((2, 17, 1), torch.nan, dtype=dtype)
+    multiply.grad_weight(x_wide, grad_wide, by_weight)
+    assert torch.allclose(by_weight.double(), wide[0].mT @ wide[3], **near)
+
+
 def test_one_input_serves_both_copies():
     x, weight, bias, grad = operands(12, 17, 23, torch.float32)
     multiply = product(torch.float32, torch.float32)

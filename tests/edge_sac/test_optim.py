@@ -410,3 +410,24 @@ def test_target_is_told_every_change_of_every_chunk():
     assert not torch.equal(theta, start)
     # The target never followed: it must still stand where theta began, to a spacing (2^-9 below 4).
     assert (target.form(target.codes, torch.empty_like(theta)).float() - start.float()).abs().max() <= 2**-8
+
+
+@pytest.mark.parametrize("moments", ["full", "8bit"])
+@pytest.mark.parametrize("bad", [7e4, 1e9, float("inf"), float("nan")])
+def test_part_beyond_what_its_moments_can_hold_is_skipped_alone_and_halves_the_scale(moments, bad):
+    """A part comes in fp32: what fp16 would call infinite must not reach the moments as a number."""
+    theta = torch.ones(64, dtype=torch.float16)
+    optim = optimiser(theta, moments=moments, whole_gradient=False)
+    optim.coefficients.begin()
+    optim.optim.begin()
+    poisoned = torch.ones(32)
+    poisoned[5] = bad
+    optim.optim.advance(slice(32, 64), poisoned)
+    optim.optim.advance(slice(0, 32), torch.ones(32))
+    optim.coefficients.end()
+    assert torch.equal(theta[32:], torch.ones(32, dtype=torch.float16))
+    assert bool((theta[:32] < 1).all())
+    assert float(optim.loss_scale.scale) == 5e3
+    for value in optim.state().values():
+        assert torch.isfinite(value.double()).all()
+    assert not bool(optim.loss_scale.exhausted.any())
