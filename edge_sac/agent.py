@@ -104,6 +104,12 @@ def actor_shape(obs_dim: int, action_dim: int, hidden: tuple[int, ...]) -> Mlp:
     return Mlp(1, (obs_dim, *hidden, 2 * action_dim))
 
 
+def critic_shape(obs_dim: int, action_dim: int, hidden: tuple[int, ...], *, normalised: bool = False) -> Mlp:
+    """Return the critics' network: two at a time, from an observation and an action [O + A] to a value."""
+    kind = NormalisedMlp if normalised else Mlp
+    return kind(2, (obs_dim + action_dim, *hidden, 1))
+
+
 def policy_weights(actor: Mlp, theta: Tensor) -> dict[str, NDArray[np.float32]]:
     """Return the actor's flat parameters by the policy graph's names: `w0` [I, O], `b0` [O], and so on."""
     weights: dict[str, NDArray[np.float32]] = {}
@@ -158,8 +164,7 @@ class Agent:
         self.updates = 0
         hidden = tuple(config.hidden)
         self.actor = actor_shape(obs_dim, action_dim, hidden)
-        network = NormalisedMlp if config.critic_norm else Mlp
-        self.critic: Mlp = network(2, (obs_dim + action_dim, *hidden, 1))
+        self.critic = critic_shape(obs_dim, action_dim, hidden, normalised=config.critic_norm)
         streams = np.random.SeedSequence(seed).generate_state(2, np.uint64) >> np.uint64(1)
         initial = torch.Generator().manual_seed(int(streams[0]))
         psi = self._initialised(self.critic, initial)

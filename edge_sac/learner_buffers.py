@@ -1,0 +1,155 @@
+"""Every buffer of a learner by arithmetic: what `Agent` will hold, known before any of it is allocated.
+
+The classes that allocate are the home of these numbers; a test builds the learner in every combination of options
+and compares the bytes role by role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from edge_sac.agent import actor_shape, critic_shape
+from edge_sac.config import AgentConfig
+from edge_sac.flat import chunk
+from edge_sac.half_matmul import BLOCK
+from edge_sac.networks import Mlp
+from edge_sac.precision import Precision, Rounding
+
+Kind = Literal["state", "scratch", "passes", "copy", "replay", "for a moment"]
+"""What a buffer grows with: parameters; a chunk, up to its length; the batch; the policy; transitions. What is only
+there for a moment is not there at the same moment as another such."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One piece of memory, or several alike."""
+
+    owner: str
+    role: str
+    kind: Kind
+    dtype: str
+    elements: int
+    bytes: int
+
+
+def buffer(owner: str, role: str, kind: Kind, dtype: torch.dtype, elements: int) -> Buffer:
+    """Return a buffer of so many elements."""
+    return Buffer(owner, role, kind, str(dtype).removeprefix("torch."), elements, elements * dtype.itemsize)
+
+
+def learner_buffers(
+    obs_dim: int,
+    action_dim: int,
+    config: AgentConfig,
+    precision: Precision,
+    compute: torch.dtype,
+    device: torch.device,
+) -> list[Buffer]:
+    """Return what an `Agent` with these arguments holds once it has made an update; nothing is allocated.
+
+    `compute` is the dtype that its products are computed in.
+    """
+    hidden = tuple(config.hidden)
+    actor, critic = actor_shape(obs_dim, action_dim, hidden), critic_shape(obs_dim, action_dim, hidden)
+    found = [
+        *_network("critic", critic, precision, precision.rounding, device),
+        *_target(critic.size, precision, device),
+        *_network("actor", actor, precision, precision.actor_rounding, device),
+        *_passes(actor, critic, config.batch, compute),
+        *_product(actor, critic, config, precision.dtype, compute),
+        Buffer("update", "scalars", "scratch", "", SCALARS // 4, SCALARS),
+        buffer("update", "temporaries", "for a moment", torch.float32, _temporaries(actor, critic, config, precision)),
+    ]
+    return [one for one in found if one.elements]
+
+
+SCALARS = 4_096
+"""Bytes, not counted out: log alpha with its optimiser, coefficients, loss scales and counters are less."""
+_HEAD = 20
+"""fp32 numbers per action of a batch that the squashed normal's values and gradients take at the most (measured: 16 in
+fp32, 13 in closed form in fp16, 19 where autograd does it)."""
+
+
+def _network(owner: str, mlp: Mlp, precision: Precision, rounding: Rounding, device: torch.device) -> Iterator[Buffer]:
+    """Yield parameters, gradient and optimiser of one flat buffer: `HAdam`'s and `Adam`'s."""
+    length, dtype = mlp.size, precision.dtype
+    step = chunk(length, device)
+    whole = precision.gradients == "whole"
+    yield buffer(owner, "theta", "state", dtype, length)
+    yield buffer(owner, "gradient", "state", dtype, length if whole else 0)
+    yield buffer(owner, "bias gradient", "scratch", torch.float32, 0 if whole else mlp.copies * max(mlp.sizes))
+    if precision.plain:
+        yield buffer(owner, "m, w", "state", dtype, 2 * length)
+        return
+    half = dtype != torch.float32
+    yield from _moments(owner, length, step, precision)
+    yield buffer(owner, "compensation", "state", dtype, length if rounding == "kahan" else 0)
+    yield buffer(owner, "dither", "scratch", torch.float32, 3 * step if rounding == "stochastic" and half else 0)
+    yield buffer(owner, "step", "scratch", torch.float32, 3 * step)
+
+
+def _moments(owner: str, length: int, step: int, precision: Precision) -> Iterator[Buffer]:
+    """Yield what `moments.moment_storage` makes: m and w, and what widening and dithering them takes."""
+    if precision.moments == "8bit":
+        yield buffer(owner, "m, w", "state", torch.int8, 2 * length)
+        yield buffer(owner, "moments", "scratch", torch.float32, 3 * step)
+        yield buffer(owner, "moments, half", "scratch", torch.float16, step)
+        yield buffer(owner, "dither of moments", "scratch", torch.float32, 5 * step)
+    elif precision.dtype == torch.float32:
+        yield buffer(owner, "m, w", "state", torch.float32, 2 * length)
+    else:
+        yield buffer(owner, "m, w", "state", precision.dtype, 2 * length)
+        yield buffer(owner, "moments", "scratch", torch.float32, 2 * step)
+        yield buffer(owner, "dither of moments", "scratch", torch.float32, 6 * step)
+
+
+def _target(length: int, precision: Precision, device: torch.device) -> Iterator[Buffer]:
+    """Yield what `target.target_state` makes for critics of `length` parameters."""
+    step, dtype = chunk(length, device), precision.dtype
+    codes = {"lag": "lag", "kahan": "scaled target", "plain": "target"}
+    yield buffer("critic", codes[precision.target], "state", dtype, length)
+    if precision.target == "kahan":
+        yield buffer("critic", "target's compensation", "state", dtype, length)
+        yield buffer("critic", "target's step", "scratch", torch.float32, 3 * step)
+    if precision.target == "plain":
+        yield buffer("critic", "target's step", "scratch", dtype, step)
+
+
+def _passes(actor: Mlp, critic: Mlp, batch: int, compute: torch.dtype) -> Iterator[Buffer]:
+    """Yield the memory of forward and backward passes, and what the last update left for its metrics."""
+    action_dim = actor.sizes[-1] // 2
+    yield buffer("update", "inputs", "passes", compute, 3 * batch * critic.sizes[0])
+    yield buffer("update", "noise", "passes", torch.float32, 2 * batch * action_dim)
+    yield buffer("update", "actor's outputs", "passes", compute, 2 * batch * sum(actor.sizes[1:]))
+    yield buffer("update", "critics' outputs", "passes", compute, 2 * batch * sum(critic.sizes[1:]))
+    yield buffer("update", "gradients of outputs", "passes", compute, 2 * batch * sum(critic.sizes[1:]))
+    yield buffer("update", "gradients of q and action", "passes", compute, 2 * batch * (1 + action_dim))
+    yield buffer("update", "of the last, for metrics", "passes", torch.float32, 5 * batch)
+
+
+def _product(
+    actor: Mlp, critic: Mlp, config: AgentConfig, dtype: torch.dtype, compute: torch.dtype
+) -> Iterator[Buffer]:
+    """Yield the scratch of `half_matmul.Product`."""
+    largest = 2 * config.batch * max(*config.hidden, actor.sizes[-1])
+    yield buffer("update", "product", "scratch", compute, min(BLOCK, _largest_layer(actor, critic)))
+    yield buffer("update", "rounding", "passes", dtype, 0 if compute == dtype else largest)
+
+
+def _temporaries(actor: Mlp, critic: Mlp, config: AgentConfig, precision: Precision) -> int:
+    """Return fp32 numbers that an update takes and gives back at the most: the head's, and casts inside operations.
+
+    Adding a half-precision lag to fp32 weights widens a block of it, and the sum of a half-precision gradient in fp32
+    widens all of it.
+    """
+    head = _HEAD * config.batch * actor.sizes[-1] // 2
+    whole = critic.size if precision.gradients == "whole" and precision.dtype != torch.float32 else 0
+    return head + max(whole, min(BLOCK, _largest_layer(actor, critic))) + SCALARS
+
+
+def _largest_layer(actor: Mlp, critic: Mlp) -> int:
+    return max(actor.largest_layer, critic.largest_layer)
