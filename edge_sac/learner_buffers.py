@@ -97,7 +97,6 @@ def _moments(owner: str, length: int, step: int, precision: Precision) -> Iterat
     if precision.moments == "8bit":
         yield buffer(owner, "m, w", "state", torch.int8, 2 * length)
         yield buffer(owner, "moments", "scratch", torch.float32, 3 * step)
-        yield buffer(owner, "moments, half", "scratch", torch.float16, step)
         yield buffer(owner, "dither of moments", "scratch", torch.float32, 5 * step)
     elif precision.dtype == torch.float32:
         yield buffer(owner, "m, w", "state", torch.float32, 2 * length)

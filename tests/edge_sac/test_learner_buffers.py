@@ -22,7 +22,7 @@ from edge_sac.precision import PRESETS, Precision, precision
 
 CPU = torch.device("cpu")
 OBS, ACTION = 5, 3
-CONFIG = AgentConfig(hidden=(96, 40), batch=160)
+CONFIG = AgentConfig(hidden=(160, 40), batch=160)
 SMALL = 512
 """Bytes: whatever is listed is more than this at these sizes, every scalar and all of log alpha's buffers less."""
 ROLES = {
