@@ -30,6 +30,8 @@ FOLDER = "checkpoints"
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "checkpoint.json"
 _NEW, _OLD = ".new-", ".old-"
+KEPT = 3
+"""Checkpoints that stay; while one is written it is one more."""
 
 
 def save_checkpoint(
@@ -37,7 +39,7 @@ def save_checkpoint(
     step: int,
     tensors: Mapping[str, torch.Tensor],
     state: Mapping[str, Any],
-    keep: int = 3,
+    keep: int = KEPT,
 ) -> Path:
     """Return the folder of the checkpoint written for step, of which the newest `keep` stay.
 

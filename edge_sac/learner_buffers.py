@@ -7,7 +7,7 @@ and compares the bytes role by role.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,9 +19,9 @@ from edge_sac.half_matmul import BLOCK
 from edge_sac.networks import Mlp
 from edge_sac.precision import Precision, Rounding
 
-Kind = Literal["state", "scratch", "passes", "copy", "replay", "for a moment"]
-"""What a buffer grows with: parameters; a chunk, up to its length; the batch; the policy; transitions. What is only
-there for a moment is not there at the same moment as another such."""
+Kind = Literal["state", "scratch", "passes", "policy", "replay", "for a moment"]
+"""What a buffer grows with: parameters; parameters, but only to the length of a chunk; the batch; the acting policy;
+transitions. Of what is there for a moment only one thing is there at a time."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Buffer:
     dtype: str
     elements: int
     bytes: int
+    on_gpu: bool = False
 
 
 def buffer(owner: str, role: str, kind: Kind, dtype: torch.dtype, elements: int) -> Buffer:
@@ -64,7 +65,7 @@ def learner_buffers(
         Buffer("update", "scalars", "scratch", "", SCALARS // 4, SCALARS),
         buffer("update", "temporaries", "for a moment", torch.float32, _temporaries(actor, critic, config, precision)),
     ]
-    return [one for one in found if one.elements]
+    return [replace(one, on_gpu=device.type == "cuda") for one in found if one.elements]
 
 
 SCALARS = 4_096

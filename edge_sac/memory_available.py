@@ -63,9 +63,7 @@ def _left(folder: Path, limit: str, usage: str, root: Path) -> Iterator[Memory]:
         return
     stat = _fields(folder / "memory.stat")
     # What the group's files are kept in is given up like the system's; v1 counts children in the total_ fields.
-    given_up = sum(
-        stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file")
-    )
+    given_up = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file"))
     left = int(maximum) - int(current) + given_up
     yield Memory(max(0, left), f"{limit} of /{folder.relative_to(root)}")
 

@@ -78,8 +78,9 @@ def batch(chosen: Precision, config: AgentConfig = CONFIG) -> Batch:
         obs=torch.ones(size, OBS, dtype=dtype),
         action=torch.zeros(size, ACTION, dtype=dtype),
         reward=torch.ones(size),
-        terminated=torch.zeros(size, dtype=torch.bool),
+        discount=torch.ones(size),
         next_obs=torch.ones(size, OBS, dtype=dtype),
+        weight=torch.ones(size),
     )
 
 
