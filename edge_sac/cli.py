@@ -42,6 +42,14 @@ def _overrides(**given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def _check_one_of(robot: str | None, env: str | None) -> None:
+    """Raise Refused where not one of them, or none, is given."""
+    if robot is not None and env is not None:
+        raise Refused(f"both a robot ({robot}) and --env {env} are given; give one of them")
+    if env == "":
+        raise Refused("--env is empty; give a Gymnasium id such as Pendulum-v1, or leave it out")
+
+
 @app.command()
 def train(
     robot: Annotated[
@@ -66,10 +74,7 @@ def train(
     from edge_sac.commands import train as command
     from edge_sac.config import load_config, parse_config
 
-    if robot is not None and env is not None:
-        raise Refused(f"both a robot ({robot}) and --env {env} are given; give one of them")
-    if env == "":
-        raise Refused("--env is empty; give a Gymnasium id such as Pendulum-v1, or leave it out")
+    _check_one_of(robot, env)
     given = _overrides(
         robot=robot,
         env=env,
@@ -152,6 +157,42 @@ def reproduce(
     from edge_sac.commands import reproduce as command
 
     return command.reproduce(what, seeds, steps, jobs, cells or Path("docs/results") / what, Terminal())
+
+
+@app.command()
+def plan(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file of settings, or a run's folder.", show_default=False, callback=_reachable),
+    ] = None,
+    robot: Annotated[str | None, typer.Option(help="A robot's name or TOML file.")] = None,
+    env: Annotated[str | None, typer.Option(help="A Gymnasium environment instead.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp16, fp32, or fp16-minus-<fix>.")] = None,
+    storage: Annotated[str | None, typer.Option(help="Of the replay: fp16, fp32, just-round or u8.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Of the whole process, as 4GB or 512MiB [what can be had here].")
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Only print the bytes per parameter of every option, as Markdown.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
+) -> int:
+    """Say what a run will hold, byte by byte, before it is begun; refuse one that does not fit, and say what would."""
+    _require("train", "cpu")
+    from edge_sac.byte_size import parse_bytes
+    from edge_sac.commands import plan as command
+    from edge_sac.commands.bytes_table import bytes_table
+
+    if table:
+        print(bytes_table(), end="")
+        return 0
+    _check_one_of(robot, env)
+    given = _overrides(robot=robot, env=env, precision=precision, storage=storage, device=device)
+    if robot is not None:
+        given["env"] = ""
+    size = None if budget is None else parse_bytes(budget)
+    return command.plan(config, given, size, json, Terminal())
 
 
 @app.command()

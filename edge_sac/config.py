@@ -22,6 +22,7 @@ Positive = Annotated[float, Meta(gt=0, le=1e9)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+MOST_TRANSITIONS = 10**9
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What the replay keeps observations and actions in; empty: as the precision says."""
     sampling: Literal["uniform", "prioritized"] = "uniform"
     """How transitions are drawn: all alike, or those with large errors more often (arXiv 1511.05952)."""
-    replay_capacity: Annotated[int, Meta(ge=1, le=10**9)] = 1_000_000
+    replay_capacity: Annotated[int, Meta(ge=1, le=MOST_TRANSITIONS)] = 1_000_000
     eval_every: Count = 2_500
     """Steps between evaluations, each at the end of an episode."""
     eval_episodes: Annotated[int, Meta(ge=1, le=10_000)] = 10

@@ -29,8 +29,18 @@ def available_memory(root: Path = Path("/")) -> Memory:
 
 
 def resident_memory(field: str = "VmRSS", root: Path = Path("/")) -> int:
-    """Return the bytes this process holds, or another field of proc(5)'s status; 0 where there is none."""
-    return _fields(root / "proc/self/status").get(field, 0) * 1024
+    """Return the bytes this process holds, or another size in proc(5)'s status; raises KeyError for none of them."""
+    return _fields(root / "proc/self/status")[field] * 1024
+
+
+def gpu_left() -> int | None:
+    """Return what a GPU with memory of its own has left for torch; None without one, or where it shares the CPU's."""
+    import torch
+
+    if not torch.cuda.is_available() or getattr(torch.cuda.get_device_properties(0), "is_integrated", False):
+        return None
+    free, _ = torch.cuda.mem_get_info()
+    return int(free) + torch.cuda.memory_reserved()
 
 
 def _of_the_system(root: Path) -> Memory:

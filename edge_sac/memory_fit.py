@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from edge_sac.byte_size import mebibytes
-from edge_sac.config import Config
-from edge_sac.errors import ConfigError
+from edge_sac.config import MOST_TRANSITIONS, Config
+from edge_sac.errors import ConfigError, Refused
+from edge_sac.memory_available import available_memory, gpu_left
 from edge_sac.plan import Plan, Sizes, plan_of
 
 LEANER: tuple[dict[str, str], ...] = (
@@ -21,6 +22,8 @@ LEANER: tuple[dict[str, str], ...] = (
 )
 """Settings that take less memory, the most harmless first: half precision with its six fixes; the same gradients, used
 up at once; then what is stored more coarsely, the replay, the parameters, the moments."""
+
+OWN_GPU = "the GPU's own memory, beside its context"
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,29 @@ class Room:
         return self.besides + plan.peak(on_gpu=self.on_gpu)
 
 
+def check_fits(config: Config, sizes: Sizes) -> None:
+    """Raise Refused when the buffers of a run do not fit what this process can still have.
+
+    What libraries take at their first use is not in it: `edge-sac plan` measures that too.
+    """
+    memory = available_memory()
+    left = gpu_left() if config.device == "cuda" else None
+    rooms = [Room(memory.bytes, memory.source, on_gpu=None if left is None else False)]
+    if left is not None:
+        rooms.append(Room(left, OWN_GPU, on_gpu=True))
+    problem = refusal(config, sizes, rooms)
+    if problem:
+        raise Refused(problem)
+
+
 def refusal(config: Config, sizes: Sizes, rooms: Sequence[Room]) -> str:
     """Return why a run does not fit and what would; empty where it fits."""
+    if fits(config, sizes, rooms):
+        return ""
     plan = plan_of(config, sizes)
-    for room in rooms:
-        needed = room.needed(plan)
-        if needed > room.bytes:
-            what = f"this run needs {mebibytes(needed)} at its peak and {mebibytes(room.bytes)} can be had"
-            return f"{what} ({room.source}): {'; or '.join(_remedies(config, sizes, rooms, plan))}"
-    return ""
+    room = next((room for room in rooms if room.needed(plan) > room.bytes), rooms[0])
+    what = f"this run needs {mebibytes(room.needed(plan))} at its peak and {mebibytes(room.bytes)} can be had"
+    return f"{what} ({room.source}): {'; or '.join(_remedies(config, sizes, rooms, plan))}"
 
 
 def _remedies(config: Config, sizes: Sizes, rooms: Sequence[Room], plan: Plan) -> Iterator[str]:
@@ -64,14 +81,14 @@ def _remedies(config: Config, sizes: Sizes, rooms: Sequence[Room], plan: Plan) -
 
 
 def fits(config: Config, sizes: Sizes, rooms: Sequence[Room]) -> bool:
-    """Return whether a run fits in all rooms."""
-    plan = plan_of(config, sizes)
-    return all(room.needed(plan) <= room.bytes for room in rooms)
+    """Return whether a run fits in all rooms, with a GPU's copy of the replay on either side."""
+    plans = [plan_of(config, sizes, pinned=pinned) for pinned in (False, True)[: 1 + (config.device == "cuda")]]
+    return any(all(room.needed(plan) <= room.bytes for room in rooms) for plan in plans)
 
 
 def largest_replay(config: Config, sizes: Sizes, rooms: Sequence[Room]) -> int:
-    """Return how many transitions, up to the configured number, a replay may have to fit; 0 where not even one does."""
-    low, high = 0, config.replay_capacity + 1
+    """Return the most transitions that a replay may have to fit; 0 where not even one does."""
+    low, high = 0, MOST_TRANSITIONS + 1
     while high - low > 1:
         middle = (low + high) // 2
         if fits(msgspec.structs.replace(config, replay_capacity=middle), sizes, rooms):

@@ -7,7 +7,7 @@ All of them count as needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,11 +20,10 @@ from edge_sac.learner_buffers import Buffer, Kind, learner_buffers
 from edge_sac.policy_weights import weight_shapes
 from edge_sac.precision import precision_of
 from edge_sac.storage import shape_of
+from edge_sac.trainer import RECORDED
 
 SERIALISED = 2
 """Copies of what a checkpoint saves while it is made: safetensors makes one, and returns another."""
-RECORDED = 256
-"""Observations in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,21 @@ class Plan:
     def peak(self, *, on_gpu: bool | None = None) -> int:
         """Return the bytes held at most at one time: in all, on a GPU of its own memory, or beside it."""
         counted = [one for one in self.buffers if on_gpu in (None, one.on_gpu)]
-        passing = [one.bytes for one in counted if one.kind == "for a moment"]
-        return sum(one.bytes for one in counted if one.kind != "for a moment") + max(passing, default=0)
+        return sum(one.bytes for one in counted if one.kind != "for a moment") + _passing(counted)
+
+    @property
+    def passing(self) -> int:
+        """Return the bytes of the largest thing that is there for a moment."""
+        return _passing(self.buffers)
 
     @cached_property
     def disk(self) -> int:
         """Return the bytes of the files that can be foretold; metrics, report and policy are a few MB more."""
         return sum(one.bytes for one in self.files)
+
+
+def _passing(buffers: Iterable[Buffer]) -> int:
+    return max((one.bytes for one in buffers if one.kind == "for a moment"), default=0)
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,11 @@ class Sizes:
     """Of matrix products, as found out on the device."""
 
 
-def plan_of(config: Config, sizes: Sizes) -> Plan:
-    """Return the plan of a run whose `device` is settled; raises ConfigError for settings that exclude each other."""
+def plan_of(config: Config, sizes: Sizes, *, pinned: bool = False) -> Plan:
+    """Return the plan of a run whose `device` is settled; raises ConfigError for settings that exclude each other.
+
+    A GPU draws from a copy of the replay in its own memory, or, `pinned`, in the host's.
+    """
     chosen = precision_of(config)
     device = torch.device(config.device)
     learner = learner_buffers(sizes.obs_dim, sizes.action_dim, config.agent, chosen, sizes.compute, device)
@@ -75,7 +85,7 @@ def plan_of(config: Config, sizes: Sizes) -> Plan:
     weights = sum(int(np.prod(s)) for s in weight_shapes(sizes.obs_dim, sizes.action_dim, config.agent.hidden).values())
     saved = _saved(config, sizes, learner, shape.layout.slots, weights)
     rows = shape.layout.slots, shape.layout.row_bytes
-    on_host = [
+    others = [
         Buffer("policy", "that acts", "policy", "float32", weights, 4 * weights),
         Buffer("policy", "best so far", "policy", "float32", weights, 4 * weights),
         Buffer("policy", "on its way to act", "for a moment", "float32", weights, 4 * weights),
@@ -83,15 +93,13 @@ def plan_of(config: Config, sizes: Sizes) -> Plan:
         *_sampling(config, sizes, *rows, np.dtype(chosen.replay_dtype)),
         Buffer("checkpoint", "being made", "for a moment", "uint8", SERIALISED * saved, SERIALISED * saved),
     ]
-    working_copy = []
     if device.type == "cuda":
-        # A probe may put it into pinned memory instead.
-        working_copy.append(Buffer("replay", "working copy", "replay", "row", rows[0], rows[0] * rows[1], on_gpu=True))
+        others += _for_gpu(config, sizes, *rows, pinned=pinned)
     files = (
         Buffer("disk", "replay", "replay", "row", rows[0], shape.map_bytes),
         Buffer("disk", "checkpoints", "state", "uint8", (KEPT + 1) * saved, (KEPT + 1) * saved),
     )
-    return Plan((*learner, *working_copy, *on_host), files, config.replay_capacity, rows[1])
+    return Plan((*learner, *others), files, config.replay_capacity, rows[1])
 
 
 def _saved(config: Config, sizes: Sizes, learner: list[Buffer], slots: int, weights: int) -> int:
@@ -99,6 +107,23 @@ def _saved(config: Config, sizes: Sizes, learner: list[Buffer], slots: int, weig
     state = sum(one.bytes for one in learner if one.kind == "state" and one.role != "gradient")
     priorities = 4 * slots if config.sampling == "prioritized" else 0
     return state + 4 * weights + 4 * RECORDED * sizes.obs_dim + priorities
+
+
+COPY_SAVES = 5
+"""Bytes of a row that a GPU's copy leaves out: flags of one byte in place of a mark and a check."""
+_CANDIDATES, _STAGED = 16, 4_096
+"""Slots a GPU draws for each element of a batch, and rows that it is given at a time."""
+
+
+def _for_gpu(config: Config, sizes: Sizes, slots: int, row_bytes: int, *, pinned: bool) -> Iterator[Buffer]:
+    """Yield what a GPU draws its batches from; with priorities the host draws."""
+    batch = config.agent.batch
+    drawn = batch * (4 * (2 * sizes.obs_dim + sizes.action_dim) + 16 + 8 * _CANDIDATES)
+    yield Buffer("replay", "batch on the GPU", "passes", "uint8", drawn, drawn, on_gpu=True)
+    if config.sampling == "uniform":
+        copied, staged = slots * (row_bytes - COPY_SAVES), min(slots, _STAGED) * (row_bytes - COPY_SAVES)
+        yield Buffer("replay", "working copy", "replay", "row", slots, copied, on_gpu=not pinned)
+        yield Buffer("replay", "pinned, on its way", "replay", "row", min(slots, _STAGED), staged)
 
 
 def _sampling(

@@ -20,7 +20,9 @@ from edge_sac.errors import Refused
 from edge_sac.half_matmul import MatmulPath, probe
 from edge_sac.host_memory import keep_freed_memory
 from edge_sac.interface import Interface
+from edge_sac.memory_fit import check_fits
 from edge_sac.normalizer import Normalizer
+from edge_sac.plan import Sizes
 from edge_sac.precision import Precision, precision_of
 from edge_sac.replay import Replay
 from edge_sac.run_folder import REPLAY, Start, new_folder, read_run, refuse_occupied
@@ -89,7 +91,9 @@ def _trainer(
     interface = _interface(start.contract)
     obs_dim, action_dim = len(interface.obs_names), len(interface.action_names)
     path = MatmulPath(chosen.dtype, getattr(torch, start.compute), start.reason)
-    agent = Agent(obs_dim, action_dim, config.agent, chosen, path, choose_device(config.device), config.seed)
+    device = choose_device(config.device)
+    check_fits(msgspec.structs.replace(config, device=device.type), Sizes(obs_dim, action_dim, path.compute))
+    agent = Agent(obs_dim, action_dim, config.agent, chosen, path, device, config.seed)
     folder = run / REPLAY
     try:
         folder.mkdir(exist_ok=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edge_sac import openmp
+from edge_sac.memory_available import Memory, available_memory
 
 if TYPE_CHECKING:
     import torch
@@ -67,7 +68,7 @@ def doctor_lines(runs: Path = Path("runs")) -> list[Line]:
     lines += _tried("torch", TORCH_REMEDY, torch_lines)
     lines += _tried("onnxruntime", RUNTIME_REMEDY, runtime_lines)
     lines += _tried("physics", "pip install 'edge-sac[sim]'", physics_lines)
-    lines.append(memory_line(_available_memory()))
+    lines.append(memory_line(available_memory()))
     lines.append(disk_line(runs, shutil.disk_usage(_nearest_folder(runs)).free))
     lines.append(writable_line(runs))
     return lines
@@ -251,10 +252,11 @@ def pybullet_wheel() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 12)
 
 
-def memory_line(available: int) -> Line:
-    """Return whether `available` bytes of memory are enough to train the default robot."""
-    enough = available >= MEMORY_NEEDED
-    message = f"{_mib(available)} available" + ("" if enough else f", {_mib(MEMORY_NEEDED)} needed")
+def memory_line(available: Memory) -> Line:
+    """Return whether the memory that can be had is enough to train the default robot."""
+    enough = available.bytes >= MEMORY_NEEDED
+    found = f"{_mib(available.bytes)} can be had ({available.source})"
+    message = found + ("" if enough else f", {_mib(MEMORY_NEEDED)} needed; edge-sac plan says for what")
     return Line(
         "memory",
         enough,
@@ -289,15 +291,6 @@ def writable_line(runs: Path) -> Line:
 def _nearest_folder(path: Path) -> Path:
     """Return `path`, or its nearest ancestor that exists."""
     return next(folder for folder in (path, *path.parents, Path("/")) if folder.exists())
-
-
-def _available_memory() -> int:
-    """Return the bytes of memory that can be had without swapping (Linux: proc(5), MemAvailable)."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        key, _, rest = line.partition(":")
-        if key == "MemAvailable":
-            return int(rest.split()[0]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _installed(distribution: str) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 
 from edge_sac.config import AgentConfig, Config, dump_config, parse_config
 from edge_sac.errors import EdgeSacError
-from edge_sac.memory_available import available_memory, resident_memory
+from edge_sac.memory_available import available_memory, gpu_left, resident_memory
 
 PATIENCE_S = 180.0
 """A cold import of torch from a memory card takes a minute."""
@@ -64,7 +64,7 @@ def measure(config: Config, patience: float = PATIENCE_S) -> ProcessCost:
             capture_output=True,
             text=True,
             timeout=patience,
-            env=dict(os.environ) | dict.fromkeys(THREADS, str(config.threads)),
+            env=dict(os.environ) | dict.fromkeys(THREADS, str(config.threads or 1)),
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -86,13 +86,13 @@ def main() -> None:
         resident, left = resident_memory(), available_memory().bytes
         kept.append(enter(config))
         grown = resident_memory() - resident
-        if stage == "CUDA" and _gpu_left() is None:
+        if stage == "CUDA" and gpu_left() is None:
             # The GPU takes from the same memory, and what it takes is no part of the process's.
             grown = max(grown, left - available_memory().bytes)
         if stage == FIRST_UPDATES:
             grown -= _planned(config)
         stages.append({"stage": stage, "bytes": max(0, grown)})
-    print(json.dumps({"stages": stages, "gpu_left": _gpu_left() if config.device == "cuda" else None}))
+    print(json.dumps({"stages": stages, "gpu_left": gpu_left() if config.device == "cuda" else None}))
 
 
 def _stages(config: Config) -> Iterator[tuple[str, Callable[[Config], Any]]]:
@@ -108,7 +108,7 @@ def _stages(config: Config) -> Iterator[tuple[str, Callable[[Config], Any]]]:
 def _import_torch(config: Config) -> Any:
     import torch
 
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or 1)
     return torch
 
 
@@ -194,13 +194,3 @@ def _planned(config: Config) -> int:
     compute = probe(torch.device(config.device), precision_of(config).dtype).compute
     small = msgspec.structs.replace(config, agent=SMALL, replay_capacity=TRANSITIONS)
     return plan_of(small, Sizes(1, 1, compute)).peak(on_gpu=False)
-
-
-def _gpu_left() -> int | None:
-    """Return what a GPU with memory of its own has left for torch, the context paid; None where it shares the CPU's."""
-    import torch
-
-    if not torch.cuda.is_available() or torch.cuda.get_device_properties(0).is_integrated:
-        return None
-    free, _ = torch.cuda.mem_get_info()
-    return int(free) + torch.cuda.memory_reserved()

@@ -11,6 +11,7 @@ import pytest
 
 from edge_sac.commands import doctor
 from edge_sac.commands.doctor import Line
+from edge_sac.memory_available import Memory
 
 
 def named(lines: Iterable[Line], name: str) -> Line:
@@ -140,8 +141,8 @@ def test_equations_are_a_warning_only_where_pybullet_could_be_installed(
 
 def test_memory_and_disk_are_enough_at_their_bound_and_not_below() -> None:
     runs = Path("runs")
-    assert doctor.memory_line(doctor.MEMORY_NEEDED).ok
-    assert doctor.memory_line(doctor.MEMORY_NEEDED - 1).failed
+    assert doctor.memory_line(Memory(doctor.MEMORY_NEEDED, "MemAvailable")).ok
+    assert doctor.memory_line(Memory(doctor.MEMORY_NEEDED - 1, "MemAvailable")).failed
     assert doctor.disk_line(runs, doctor.DISK_NEEDED).ok
     assert doctor.disk_line(runs, doctor.DISK_NEEDED - 1).failed
 
@@ -156,5 +157,5 @@ def test_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     assert "chown" in line.remedy
 
 
-def test_available_memory_is_a_share_of_this_machine() -> None:
-    assert 2**20 < doctor._available_memory() < 2**50
+def test_memory_line_says_who_limits_it() -> None:
+    assert doctor.memory_line(Memory(2**31, "memory.max of /x")).message == "2048 MiB can be had (memory.max of /x)"
