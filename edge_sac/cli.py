@@ -163,7 +163,7 @@ def reproduce(
 def plan(
     config: Annotated[
         Path | None,
-        typer.Argument(help="A TOML file of settings, or a run's folder.", show_default=False, callback=_reachable),
+        typer.Argument(help="A TOML file of settings, or a run's folder.", show_default=False, callback=reachable),
     ] = None,
     robot: Annotated[str | None, typer.Option(help="A robot's name or TOML file.")] = None,
     env: Annotated[str | None, typer.Option(help="A Gymnasium environment instead.")] = None,
@@ -176,10 +176,10 @@ def plan(
     table: Annotated[
         bool, typer.Option("--table", help="Only print the bytes per parameter of every option, as Markdown.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=_reachable)] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the result here.", callback=reachable)] = None,
 ) -> int:
     """Say what a run will hold, byte by byte, before it is begun; refuse one that does not fit, and say what would."""
-    _require("train", "cpu")
+    require("train", "cpu")
     from edge_sac.byte_size import parse_bytes
     from edge_sac.commands import plan as command
     from edge_sac.commands.bytes_table import bytes_table

@@ -21,7 +21,7 @@ from edge_sac.precision import Precision, Rounding
 
 Kind = Literal["state", "scratch", "passes", "policy", "replay", "for a moment"]
 """What a buffer grows with: parameters; parameters, but only to the length of a chunk; the batch; the acting policy;
-transitions. Of what is there for a moment only one thing is there at a time."""
+transitions. What is there for a moment is taken and given back, but the process keeps it: see `host_memory`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def learner_buffers(
         Buffer("update", "scalars", "scratch", "", SCALARS // 4, SCALARS),
         buffer("update", "temporaries", "for a moment", torch.float32, _temporaries(actor, critic, config, precision)),
     ]
-    return [replace(one, on_gpu=device.type == "cuda") for one in found if one.elements]
+    on_device = [replace(one, on_gpu=device.type == "cuda") for one in found if one.elements]
+    return [*on_device, buffer("start", "first weights", "for a moment", torch.float32, _initialisation(actor, critic))]
 
 
 SCALARS = 4_096
@@ -149,6 +150,12 @@ def _temporaries(actor: Mlp, critic: Mlp, config: AgentConfig, precision: Precis
     head = _HEAD * config.batch * actor.sizes[-1] // 2
     whole = critic.size if precision.gradients == "whole" and precision.dtype != torch.float32 else 0
     return head + max(whole, min(BLOCK, _largest_layer(actor, critic))) + SCALARS
+
+
+def _initialisation(actor: Mlp, critic: Mlp) -> int:
+    """Return fp32 numbers that `Mlp.initialise` takes on the host: a matrix, its factors, LAPACK's own (measured)."""
+    pairs = [pair for mlp in (actor, critic) for pair in zip(mlp.sizes, mlp.sizes[1:], strict=False)]
+    return max(4 * rows * columns + 80 * max(rows, columns) for rows, columns in pairs)
 
 
 def _largest_layer(actor: Mlp, critic: Mlp) -> int:

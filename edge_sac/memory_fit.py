@@ -35,12 +35,15 @@ class Room:
     """Who says so."""
     besides: int = 0
     """What the process holds beside its plan."""
+    report: int = 0
+    """What it takes beside that at its end, when the replay is closed."""
     on_gpu: bool | None = None
     """Whether this is a GPU's own memory, or what is beside it; None where all is one."""
 
     def needed(self, plan: Plan) -> int:
         """Return the bytes of it that a run takes at its peak."""
-        return self.besides + plan.peak(on_gpu=self.on_gpu)
+        training = self.besides + plan.peak(on_gpu=self.on_gpu)
+        return max(training, training - plan.of("replay", on_gpu=self.on_gpu) + self.report)
 
 
 def check_fits(config: Config, sizes: Sizes) -> None:

@@ -7,7 +7,7 @@ All of them count as needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,28 +39,24 @@ class Plan:
     row_bytes: int
     """Of one transition."""
 
-    def of(self, *kinds: Kind) -> int:
-        """Return the bytes of all buffers of these kinds."""
-        return sum(one.bytes for one in self.buffers if one.kind in kinds)
+    def of(self, *kinds: Kind, on_gpu: bool | None = None) -> int:
+        """Return the bytes of all buffers of these kinds: in all, on a GPU of its own memory, or beside it."""
+        return sum(one.bytes for one in self._in(on_gpu) if one.kind in kinds)
+
+    def _in(self, on_gpu: bool | None) -> list[Buffer]:
+        return [one for one in self.buffers if on_gpu in (None, one.on_gpu)]
 
     def peak(self, *, on_gpu: bool | None = None) -> int:
-        """Return the bytes held at most at one time: in all, on a GPU of its own memory, or beside it."""
-        counted = [one for one in self.buffers if on_gpu in (None, one.on_gpu)]
-        return sum(one.bytes for one in counted if one.kind != "for a moment") + _passing(counted)
+        """Return the bytes held at most at one time.
 
-    @property
-    def passing(self) -> int:
-        """Return the bytes of the largest thing that is there for a moment."""
-        return _passing(self.buffers)
+        What is there for a moment counts with the rest: freed memory is kept, and not every piece fits into what is.
+        """
+        return sum(one.bytes for one in self._in(on_gpu))
 
     @cached_property
     def disk(self) -> int:
         """Return the bytes of the files that can be foretold; metrics, report and policy are a few MB more."""
         return sum(one.bytes for one in self.files)
-
-
-def _passing(buffers: Iterable[Buffer]) -> int:
-    return max((one.bytes for one in buffers if one.kind == "for a moment"), default=0)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def plan(
     rooms = rooms_for(cost, budget, gpu=asked.config.device == "cuda")
     free = free_disk(asked.folder)
     _print_buffers(planned, console)
-    _print_process(planned, cost, console)
+    _print_process(planned, cost, rooms, console)
     for line in _lines(asked, planned, rooms, free):
         console.print(line)
     problems = [refusal(asked.config, asked.sizes, rooms), _disk_refusal(asked, planned, free)]
@@ -112,7 +112,7 @@ def rooms_for(cost: ProcessCost, budget: int | None, *, gpu: bool) -> list[Room]
         size, source = memory.bytes + resident_memory("RssAnon"), memory.source
     else:
         size, source = budget, "--budget"
-    rooms = [Room(size, source, cost.bytes, on_gpu=False if own_gpu else None)]
+    rooms = [Room(size, source, cost.bytes, cost.report, on_gpu=False if own_gpu else None)]
     if own_gpu and cost.gpu_left is not None:
         rooms.append(Room(cost.gpu_left, OWN_GPU, on_gpu=True))
     return rooms
@@ -127,7 +127,7 @@ def _print_buffers(planned: Plan, console: Console) -> None:
     _show(table, console)
 
 
-def _print_process(planned: Plan, cost: ProcessCost, console: Console) -> None:
+def _print_process(planned: Plan, cost: ProcessCost, rooms: list[Room], console: Console) -> None:
     table = _table("The process", ("", "MiB"), texts=1)
     rows = [(f"measured: {stage.stage}", stage.bytes) for stage in cost.stages]
     rows += [
@@ -136,12 +136,18 @@ def _print_process(planned: Plan, cost: ProcessCost, console: Console) -> None:
         ("passes, by the batch", planned.of("passes")),
         ("acting policy, and the best so far", planned.of("policy")),
         ("replay", planned.of("replay")),
-        ("for a moment, the largest (one at a time)", planned.passing),
-        ("peak", cost.bytes + planned.peak()),
+        ("for a moment, but kept by the process", planned.of("for a moment")),
+        ("peak of training", cost.bytes + planned.peak()),
+        ("measured: report at the end, when the replay is closed", cost.report),
+        ("peak", _peak(planned, rooms)),
     ]
     for name, size in rows:
         table.add_row(name, f"{size / 2**20:,.1f}")
     _show(table, console)
+
+
+def _peak(planned: Plan, rooms: list[Room]) -> int:
+    return sum(room.needed(planned) for room in rooms)
 
 
 def _table(title: str, columns: tuple[str, ...], texts: int) -> Table:
@@ -186,14 +192,14 @@ def _record(asked: Question, planned: Plan, cost: ProcessCost, rooms: list[Room]
         "actions": asked.sizes.action_dim,
         "compute": str(asked.sizes.compute).removeprefix("torch."),
         "buffers": [vars(one) for one in planned.buffers],
-        "measured": {stage.stage: stage.bytes for stage in cost.stages},
+        "measured": {stage.stage: stage.bytes for stage in cost.stages} | {"report": cost.report},
         "totals": {
             "state": planned.of("state"),
             "scratch": planned.of("scratch"),
             "passes": planned.of("passes"),
             "replay": planned.of("replay"),
             "buffers_peak": planned.peak(),
-            "process_peak": cost.bytes + planned.peak(),
+            "process_peak": _peak(planned, rooms),
             "disk": planned.disk,
         },
         "rooms": [vars(room) | {"needed": room.needed(planned)} for room in rooms],

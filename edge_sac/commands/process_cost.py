@@ -40,10 +40,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class ProcessCost:
-    """The stages, and of a GPU with memory of its own what is left beside the context."""
+    """What a process holds besides its buffers."""
 
     stages: tuple[Cost, ...]
+    """While it trains."""
+    report: int = 0
+    """What drawing the report adds at its end, when the replay is closed."""
     gpu_left: int | None = None
+    """What a GPU with memory of its own has left beside the context."""
 
     @property
     def bytes(self) -> int:
@@ -74,7 +78,7 @@ def measure(config: Config, patience: float = PATIENCE_S) -> ProcessCost:
         raise EdgeSacError(f"a process to measure ended with exit code {done.returncode}: {last}")
     # Libraries may print too; the answer is the last line.
     answer = json.loads(done.stdout.splitlines()[-1])
-    return ProcessCost(tuple(Cost(**stage) for stage in answer["stages"]), answer["gpu_left"])
+    return ProcessCost(tuple(Cost(**stage) for stage in answer["stages"]), answer["report"], answer["gpu_left"])
 
 
 def main() -> None:
@@ -92,7 +96,14 @@ def main() -> None:
         if stage == FIRST_UPDATES:
             grown -= _planned(config)
         stages.append({"stage": stage, "bytes": max(0, grown)})
-    print(json.dumps({"stages": stages, "gpu_left": gpu_left() if config.device == "cuda" else None}))
+    resident = resident_memory()
+    kept.append(_report())
+    answer = {
+        "stages": stages,
+        "report": max(0, resident_memory() - resident),
+        "gpu_left": gpu_left() if config.device == "cuda" else None,
+    }
+    print(json.dumps(answer))
 
 
 def _stages(config: Config) -> Iterator[tuple[str, Callable[[Config], Any]]]:
@@ -181,6 +192,23 @@ def _updates(config: Config) -> Any:
         save_checkpoint(Path(folder), 0, agent.state(), {})
         replay.close()
     return agent
+
+
+def _report() -> Any:
+    """Draw the report of a run of two rows."""
+    import tempfile
+
+    from edge_sac.metrics import MetricsLog, read_metrics
+    from edge_sac.plots import report_figure, save_figure
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = MetricsLog(Path(folder))
+        log.write("train", {"step": 1.0, "episode_return": 0.0})
+        log.write("eval", {"step": 1.0, "return_mean": 0.0})
+        log.close()
+        figure = report_figure(read_metrics(Path(folder)))
+        save_figure(figure, Path(folder) / "report.png")
+    return figure
 
 
 def _planned(config: Config) -> int:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from edge_sac.agent import Agent, Batch
+from edge_sac.agent import Agent, Batch, critic_shape
 from edge_sac.config import AgentConfig
 from edge_sac.errors import ConfigError
 from edge_sac.half_matmul import MatmulPath
@@ -190,10 +190,30 @@ def test_an_update_takes_no_more_for_a_moment_than_planned(name: str, shape: tup
     agent = learner(precision(name), config=config)
     given = batch(precision(name), config)
     agent.update(given)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with profiled() as peak:
         agent.update(given)
+    (bound,) = (one.bytes for one in planned(precision(name), config=config) if one.role == "temporaries")
+    assert 0 < peak[0] <= bound
+
+
+@pytest.mark.parametrize("sizes", [(64, 48), (600, 700), (30, 900)], ids=str)
+def test_first_weights_take_no_more_for_a_moment_than_planned(sizes: tuple[int, ...]) -> None:
+    config = AgentConfig(hidden=sizes, batch=16)
+    found = planned(precision("fp16"), config=config)
+    critic, generator = critic_shape(OBS, ACTION, sizes), torch.Generator()
+    flat = torch.zeros(critic.size, dtype=torch.float16)
+    with profiled() as peak:
+        critic.initialise(flat, generator)
+    (bound,) = (one.bytes for one in found if one.role == "first weights")
+    assert bound / 3 < peak[0] <= bound
+
+
+@contextlib.contextmanager
+def profiled() -> Iterator[list[int]]:
+    """Yield a list that holds, afterwards, the bytes that were taken at most at one time inside."""
+    peak: list[int] = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        yield peak
     events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
-    peak = max(itertools.accumulate(event.nbytes() for event in events))
-    (bound,) = (one.bytes for one in planned(precision(name), config=config) if one.kind == "for a moment")
-    assert 0 < peak <= bound
+    peak.append(max(itertools.accumulate(event.nbytes() for event in events)))

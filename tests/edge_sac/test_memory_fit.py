@@ -25,13 +25,20 @@ def changed(**changes: Any) -> Config:
 
 
 def room(size: int, besides: int = 0, on_gpu: bool | None = None) -> Room:
-    return Room(size, "a test", besides, on_gpu)
+    return Room(size, "a test", besides, on_gpu=on_gpu)
 
 
 def test_a_run_fits_a_room_of_exactly_its_peak_and_no_smaller_one() -> None:
     peak = plan_of(CONFIG, SIZES).peak()
     assert refusal(CONFIG, SIZES, [room(peak + 7, besides=7)]) == ""
     assert refusal(CONFIG, SIZES, [room(peak + 6, besides=7)]) != ""
+
+
+def test_the_report_at_the_end_counts_where_it_is_larger_than_the_replay_that_was_closed() -> None:
+    plan = plan_of(CONFIG, SIZES)
+    replay = plan.of("replay")
+    for report, needed in ((replay - 1, plan.peak()), (replay + 9, plan.peak() + 9)):
+        assert Room(0, "a test", report=report).needed(plan) == needed
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])

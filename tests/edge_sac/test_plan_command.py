@@ -20,7 +20,7 @@ from edge_sac.errors import ConfigError, Refused
 from edge_sac.plan import Sizes, plan_of
 from edge_sac.run_folder import Start, new_folder
 
-COST = ProcessCost((Cost("interpreter", 10 * 2**20), Cost("import torch", 200 * 2**20)))
+COST = ProcessCost((Cost("interpreter", 10 * 2**20), Cost("import torch", 200 * 2**20)), report=2**20)
 FURUTA = Sizes(6, 1, torch.float32)
 
 
@@ -74,7 +74,7 @@ def test_file_holds_what_is_printed(toml: Path, tmp_path: Path) -> None:
     assert sum(one["bytes"] for one in record["buffers"] if one["kind"] == "state") == record["totals"]["state"]
     assert record["totals"]["process_peak"] == COST.bytes + plan.peak()
     assert record["totals"]["disk"] == plan.disk
-    assert record["measured"] == {"interpreter": 10 * 2**20, "import torch": 200 * 2**20}
+    assert record["measured"] == {"interpreter": 10 * 2**20, "import torch": 200 * 2**20, "report": 2**20}
     assert record["refusal"] == ""
     (room,) = record["rooms"]
     assert room["needed"] == record["totals"]["process_peak"] <= room["bytes"]
@@ -123,10 +123,10 @@ def test_run_folder_is_planned_as_it_was_begun_and_its_files_are_not_needed_agai
 
 def test_gpu_that_shares_the_memory_is_one_room_and_one_of_its_own_a_second() -> None:
     (shared,) = command.rooms_for(COST, 2**30, gpu=True)
-    assert (shared.bytes, shared.besides, shared.on_gpu) == (2**30, COST.bytes, None)
-    own = ProcessCost(COST.stages, gpu_left=2**32)
+    assert (shared.bytes, shared.besides, shared.report, shared.on_gpu) == (2**30, COST.bytes, 2**20, None)
+    own = ProcessCost(COST.stages, 2**20, gpu_left=2**32)
     host, gpu = command.rooms_for(own, 2**30, gpu=True)
-    assert (host.on_gpu, gpu.on_gpu, gpu.bytes, gpu.besides) == (False, True, 2**32, 0)
+    assert (host.on_gpu, gpu.on_gpu, gpu.bytes, gpu.besides, gpu.report) == (False, True, 2**32, 0, 0)
 
 
 def test_what_this_process_itself_holds_counts_as_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_what_this_process_itself_holds_counts_as_to_be_had(monkeypatch: pytest.
 
 def test_unknown_settings_are_refused(toml: Path) -> None:
     with pytest.raises(ConfigError, match="fp8"):
-        command.question(toml, {"precision": "fp8"})
+        command.plan(toml, {"precision": "fp8"}, None, None, Terminal())
     with pytest.raises(ConfigError, match="cannot read"):
         command.question(Path("none.toml"), {})
 
