@@ -6,6 +6,7 @@ and compares the bytes role by role.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 import torch
 
 from edge_sac.agent import actor_shape, critic_shape
+from edge_sac.autograd_network import NormalisedMlp
 from edge_sac.config import AgentConfig
 from edge_sac.flat import chunk
 from edge_sac.half_matmul import BLOCK
@@ -55,7 +57,8 @@ def learner_buffers(
     `compute` is the dtype that its products are computed in.
     """
     hidden = tuple(config.hidden)
-    actor, critic = actor_shape(obs_dim, action_dim, hidden), critic_shape(obs_dim, action_dim, hidden)
+    actor = actor_shape(obs_dim, action_dim, hidden)
+    critic = critic_shape(obs_dim, action_dim, hidden, normalised=config.critic_norm)
     found = [
         *_network("critic", critic, precision, precision.rounding, device),
         *_target(critic.size, precision, device),
@@ -63,7 +66,7 @@ def learner_buffers(
         *_passes(actor, critic, config.batch, compute),
         *_product(actor, critic, config, precision.dtype, compute),
         Buffer("update", "scalars", "scratch", "", SCALARS // 4, SCALARS),
-        buffer("update", "temporaries", "for a moment", torch.float32, _temporaries(actor, critic, config, precision)),
+        buffer("update", "temporaries", "for a moment", torch.float32, _temporaries(actor, critic, config)),
     ]
     on_device = [replace(one, on_gpu=device.type == "cuda") for one in found if one.elements]
     return [*on_device, buffer("start", "first weights", "for a moment", torch.float32, _initialisation(actor, critic))]
@@ -74,6 +77,10 @@ SCALARS = 4_096
 _HEAD = 20
 """fp32 numbers per action of a batch that the squashed normal's values and gradients take at the most (measured: 16 in
 fp32, 13 in closed form in fp16, 19 where autograd does it)."""
+_GRAPH = 4
+"""fp32 numbers per value of a critic's layers that autograd takes at the most (measured: 2.8 in fp32, 3.3 in fp16)."""
+COPY = "copy for autograd"
+"""Of the parameters, where a network is differentiated by autograd; no checkpoint holds it."""
 
 
 def _network(owner: str, mlp: Mlp, precision: Precision, rounding: Rounding, device: torch.device) -> Iterator[Buffer]:
@@ -116,8 +123,9 @@ def _target(length: int, precision: Precision, device: torch.device) -> Iterator
     if precision.target == "kahan":
         yield buffer("critic", "target's compensation", "state", dtype, length)
         yield buffer("critic", "target's step", "scratch", torch.float32, 3 * step)
-    if precision.target == "plain":
-        yield buffer("critic", "target's step", "scratch", dtype, step)
+    else:
+        wide = torch.float32 if precision.target == "lag" else dtype
+        yield buffer("critic", "target's step", "scratch", wide, step)
 
 
 def _passes(actor: Mlp, critic: Mlp, batch: int, compute: torch.dtype) -> Iterator[Buffer]:
@@ -126,7 +134,12 @@ def _passes(actor: Mlp, critic: Mlp, batch: int, compute: torch.dtype) -> Iterat
     yield buffer("update", "inputs", "passes", compute, 3 * batch * critic.sizes[0])
     yield buffer("update", "noise", "passes", torch.float32, 2 * batch * action_dim)
     yield buffer("update", "actor's outputs", "passes", compute, 2 * batch * sum(actor.sizes[1:]))
-    yield buffer("update", "critics' outputs", "passes", compute, 2 * batch * sum(critic.sizes[1:]))
+    outputs = 2 * batch * sum(critic.sizes[1:])
+    if isinstance(critic, NormalisedMlp):
+        # Of the last pass; what lies between is autograd's, there for a moment.
+        outputs = 2 * batch * (critic.sizes[0] + 1)
+        yield buffer("critic", COPY, "state", compute, _parameters(critic))
+    yield buffer("update", "critics' outputs", "passes", compute, outputs)
     yield buffer("update", "gradients of outputs", "passes", compute, 2 * batch * sum(critic.sizes[1:]))
     yield buffer("update", "gradients of q and action", "passes", compute, 2 * batch * (1 + action_dim))
     yield buffer("update", "of the last, for metrics", "passes", torch.float32, 5 * batch)
@@ -141,21 +154,28 @@ def _product(
     yield buffer("update", "rounding", "passes", dtype, 0 if compute == dtype else largest)
 
 
-def _temporaries(actor: Mlp, critic: Mlp, config: AgentConfig, precision: Precision) -> int:
-    """Return fp32 numbers that an update takes and gives back at the most: the head's, and casts inside operations.
+def _temporaries(actor: Mlp, critic: Mlp, config: AgentConfig) -> int:
+    """Return fp32 numbers that an update takes and gives back at the most: the head's, and a block that is widened.
 
-    Adding a half-precision lag to fp32 weights widens a block of it, and the sum of a half-precision gradient in fp32
-    widens all of it.
+    Adding a half-precision lag to fp32 weights widens what is added.
     """
     head = _HEAD * config.batch * actor.sizes[-1] // 2
-    whole = critic.size if precision.gradients == "whole" and precision.dtype != torch.float32 else 0
-    return head + max(whole, min(BLOCK, _largest_layer(actor, critic))) + SCALARS
+    graph = 0
+    if isinstance(critic, NormalisedMlp):
+        # Another copy of the parameters, their gradient, and of each layer what is normalised, rounded and kept.
+        graph = 2 * _parameters(critic) + _GRAPH * 2 * config.batch * sum(critic.sizes)
+    return head + min(BLOCK, _largest_layer(actor, critic)) + graph + SCALARS
 
 
 def _initialisation(actor: Mlp, critic: Mlp) -> int:
     """Return fp32 numbers that `Mlp.initialise` takes on the host: a matrix, its factors, LAPACK's own (measured)."""
     pairs = [pair for mlp in (actor, critic) for pair in zip(mlp.sizes, mlp.sizes[1:], strict=False)]
     return max(4 * rows * columns + 80 * max(rows, columns) for rows, columns in pairs)
+
+
+def _parameters(mlp: Mlp) -> int:
+    """Return the number of parameters, without padding."""
+    return sum(math.prod(shape) for _, shape in mlp.segments.values())
 
 
 def _largest_layer(actor: Mlp, critic: Mlp) -> int:

@@ -16,7 +16,7 @@ import torch
 
 from edge_sac.checkpoint import KEPT
 from edge_sac.config import Config
-from edge_sac.learner_buffers import Buffer, Kind, learner_buffers
+from edge_sac.learner_buffers import COPY, Buffer, Kind, learner_buffers
 from edge_sac.policy_weights import weight_shapes
 from edge_sac.precision import precision_of
 from edge_sac.storage import shape_of
@@ -100,7 +100,7 @@ def plan_of(config: Config, sizes: Sizes, *, pinned: bool = False) -> Plan:
 
 def _saved(config: Config, sizes: Sizes, learner: list[Buffer], slots: int, weights: int) -> int:
     """Return the bytes of a checkpoint's tensors."""
-    state = sum(one.bytes for one in learner if one.kind == "state" and one.role != "gradient")
+    state = sum(one.bytes for one in learner if one.kind == "state" and one.role not in ("gradient", COPY))
     priorities = 4 * slots if config.sampling == "prioritized" else 0
     return state + 4 * weights + 4 * RECORDED * sizes.obs_dim + priorities
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from edge_sac.agent import Agent, Batch, critic_shape
+from edge_sac.commands.bench.buffers import held_bytes, unreached_bytes
 from edge_sac.config import AgentConfig
 from edge_sac.errors import ConfigError
 from edge_sac.half_matmul import MatmulPath
@@ -88,34 +88,9 @@ def planned(chosen: Precision, compute: torch.dtype = torch.float32, config: Age
     return learner_buffers(OBS, ACTION, config, chosen, compute, CPU)
 
 
-def held(thing: Any, path: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor that `thing` leads to, with the path to it."""
-    seen = set() if seen is None else seen
-    if isinstance(thing, torch.Tensor):
-        yield path, thing
-        return
-    if id(thing) in seen:
-        return
-    seen.add(id(thing))
-    inside: Any = ()
-    if isinstance(thing, dict):
-        inside = thing.items()
-    elif isinstance(thing, list | tuple):
-        inside = enumerate(thing)
-    elif type(thing).__module__.startswith("edge_sac"):
-        inside = getattr(thing, "__dict__", {}).items()  # settings hold no tensors and have none
-    for name, value in inside:
-        yield from held(value, f"{path}.{name}" if path else str(name), seen)
-
-
-def storages(agent: Agent) -> dict[int, tuple[str, int]]:
-    """Return by address the first path to each piece of memory, and its bytes; the lag's code is read with theta."""
-    found: dict[int, tuple[str, int]] = {}
-    for path, tensor in held({"theta": agent.critic_optim.theta, "target": agent.target, "agent": agent}):
-        memory = tensor.untyped_storage()
-        if memory.nbytes():
-            found.setdefault(memory.data_ptr(), (path, memory.nbytes()))
-    return found
+def pieces(agent: Agent) -> dict[str, int]:
+    """Return the bytes of each piece of memory by the first path to it; the lag's code is read with theta."""
+    return held_bytes({"theta": agent.critic_optim.theta, "target": agent.target, "agent": agent})
 
 
 def role(path: str) -> tuple[str, str]:
@@ -130,7 +105,7 @@ def test_plan_lists_what_a_learner_holds_to_the_byte(name: str) -> None:
 
 
 def check(chosen: Precision) -> None:
-    memory = storages(learner(chosen)).values()
+    memory = pieces(learner(chosen)).items()
     listed = [one for one in planned(chosen) if one.kind != "for a moment" and one.role != "scalars"]
     assert sum(one.bytes for one in listed) == sum(size for _, size in memory if size > SMALL)
     assert sum(size for _, size in memory if size <= SMALL) < SCALARS
@@ -153,13 +128,21 @@ def _sums(listed: list[Buffer]) -> Counter[tuple[str, str]]:
 
 
 def test_no_tensor_of_a_learner_is_out_of_the_test_s_reach() -> None:
-    gc.collect()
-    before = {id(thing) for thing in gc.get_objects()}
+    before = unreached_bytes(())
     agent = learner(precision("fp16", rounding="stochastic", moments="8bit", gradients="in-place"))
-    reached = set(storages(agent))
-    for thing in gc.get_objects():
-        if id(thing) not in before and isinstance(thing, torch.Tensor) and thing.untyped_storage().nbytes():
-            assert thing.untyped_storage().data_ptr() in reached, (thing.shape, thing.dtype)
+    assert unreached_bytes(agent) == before
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16"])
+def test_critics_that_autograd_differentiates_keep_a_copy_of_their_parameters(name: str) -> None:
+    config = msgspec.structs.replace(CONFIG, critic_norm=True)
+    memory = pieces(learner(precision(name), config=config)).values()
+    listed = [one for one in planned(precision(name), config=config) if one.kind != "for a moment"]
+    # Biases of the copy are as small as scalars here.
+    assert 0 <= sum(memory) - sum(one.bytes for one in listed if one.role != "scalars") < SCALARS
+    (copy,) = (one for one in listed if one.role == "copy for autograd")
+    assert copy.dtype == "float32"
+    assert copy.elements == 2 * ((OBS + ACTION) * 160 + 160 + 160 * 40 + 40 + 40 + 1)
 
 
 def test_native_products_need_no_rounding_buffer_and_halve_the_passes() -> None:
@@ -169,7 +152,7 @@ def test_native_products_need_no_rounding_buffer_and_halve_the_passes() -> None:
     assert {*widened} - {one.role for one in native} == {"rounding"}
     for one in native:
         assert one.bytes * (1 if one.dtype == "float32" else 2) == widened[one.role].bytes
-    memory = storages(learner(chosen, torch.float16)).values()
+    memory = pieces(learner(chosen, torch.float16)).items()
     listed = [one for one in planned(chosen, torch.float16) if one.kind != "for a moment" and one.role != "scalars"]
     assert sum(one.bytes for one in listed) == sum(size for _, size in memory if size > SMALL)
 
@@ -183,10 +166,11 @@ def test_chunk_of_the_device_bounds_scratch() -> None:
     assert steps[1] == 3 * next(one.bytes for one in on_cuda if one.role == "theta") * 2
 
 
+@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "normalised"])
 @pytest.mark.parametrize("name", ["fp32", "fp16", "fp16-minus-softplus"])
 @pytest.mark.parametrize("shape", [(64, 48), (1024, 600)], ids=str)
-def test_an_update_takes_no_more_for_a_moment_than_planned(name: str, shape: tuple[int, ...]) -> None:
-    config = AgentConfig(hidden=shape, batch=64)
+def test_an_update_takes_no_more_for_a_moment_than_planned(name: str, shape: tuple[int, ...], normalised: bool) -> None:
+    config = AgentConfig(hidden=shape, batch=64, critic_norm=normalised)
     agent = learner(precision(name), config=config)
     given = batch(precision(name), config)
     agent.update(given)
