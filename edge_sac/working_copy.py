@@ -7,7 +7,6 @@ a pinned one may be as good. Which it is, is measured on a part of the size (not
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from edge_sac.agent import Agent
 from edge_sac.config import Config
 from edge_sac.device_memory import Column, DeviceColumn, PinnedColumn
 from edge_sac.device_replay import DeviceReplay, MakeColumn
+from edge_sac.memory_available import available_memory
 from edge_sac.replay import Replay
 from edge_sac.sampler import Sampler
 from edge_sac.sources import DeviceSource, HostSource, Source, static_batch
@@ -88,9 +88,7 @@ def choose(
 def free_bytes(device: torch.device) -> int:
     """Return what is free for a device; a GPU that shares the host's memory can have what the host has."""
     if getattr(torch.cuda.get_device_properties(device), "is_integrated", False):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
+        return available_memory().bytes
     return torch.cuda.mem_get_info(device)[0]
 
 

@@ -14,6 +14,7 @@ import torch
 from edge_sac.agent import Agent
 from edge_sac.checkpoint import KEPT, TENSORS_FILE, save_checkpoint
 from edge_sac.config import AgentConfig, Config
+from edge_sac.device_replay import DeviceReplay
 from edge_sac.half_matmul import MatmulPath
 from edge_sac.learner_buffers import SCALARS
 from edge_sac.memory_available import resident_memory
@@ -22,6 +23,7 @@ from edge_sac.policy import ActingPolicy
 from edge_sac.precision import precision_of
 from edge_sac.replay import Replay
 from edge_sac.replay_ring import Ring
+from edge_sac.sources import static_batch
 from edge_sac.storage import STORAGES
 from edge_sac.trainer import RECORDED
 
@@ -144,6 +146,23 @@ def test_a_gpu_of_its_own_memory_holds_learner_and_working_copy() -> None:
     pinned = plan_of(changed(device="cuda"), SIZES, pinned=True)
     moved = plan.peak(on_gpu=True) - pinned.peak(on_gpu=True)
     assert moved == pinned.peak(on_gpu=False) - plan.peak(on_gpu=False) == 1_001 * (plan.row_bytes - 5)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_a_gpu_draws_from_holds_what_is_planned(storage: str) -> None:
+    config = changed(device="cuda", storage=storage)
+    batch = config.agent.batch
+    replay = Replay(config.replay_capacity, OBS, ACTION, storage)
+    made = DeviceReplay(
+        replay.ring, batch, gamma=0.99, n_step=1, dtype=torch.float16, generator=torch.Generator().manual_seed(0)
+    )
+    plan = plan_of(config, SIZES)
+    columns = (made._obs, made._action, made._reward, made._flags)
+    assert bytes_of(plan, "replay", "working copy") == sum(column.values.nbytes for column in columns)
+    assert bytes_of(plan, "replay", "pinned, on its way") == sum(memory.nbytes for memory, _ in made._staged)
+    drawn = static_batch(batch, OBS, ACTION, torch.float32, torch.device("cpu"))
+    held = sum(tensor.nbytes for tensor in (*vars(drawn).values(), made._uniform, made._weight))
+    assert held == bytes_of(plan, "replay", "batch on the GPU")
 
 
 def test_with_priorities_there_is_no_copy_on_a_gpu() -> None:

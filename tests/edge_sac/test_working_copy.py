@@ -13,6 +13,7 @@ from edge_sac.agent import Agent
 from edge_sac.config import AgentConfig, Config
 from edge_sac.device_memory import DeviceColumn, PinnedColumn, _Address
 from edge_sac.half_matmul import MatmulPath
+from edge_sac.memory_available import Memory
 from edge_sac.precision import precision
 from edge_sac.replay import Replay
 from edge_sac.sources import DeviceSource, HostSource
@@ -82,8 +83,8 @@ def test_gpu_in_the_hosts_memory_can_have_what_the_host_has(
     properties = type("Properties", (), {"is_integrated": integrated})()
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (5, 10))
-    monkeypatch.setattr(working_copy.Path, "read_text", lambda *_, **__: "MemFree: 1 kB\nMemAvailable:   9 kB\n")
-    assert working_copy.free_bytes(torch.device("cuda")) == (1024 * free if integrated else free)
+    monkeypatch.setattr(working_copy, "available_memory", lambda: Memory(9, "MemAvailable"))
+    assert working_copy.free_bytes(torch.device("cuda")) == free
 
 
 @pytest.mark.parametrize(
