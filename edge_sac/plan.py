@@ -91,9 +91,10 @@ def plan_of(config: Config, sizes: Sizes, *, pinned: bool = False) -> Plan:
     ]
     if device.type == "cuda":
         others += _for_gpu(config, sizes, *rows, pinned=pinned)
+    checkpoints = (KEPT + 1) * saved  # one is being written
     files = (
         Buffer("disk", "replay", "replay", "row", rows[0], shape.map_bytes),
-        Buffer("disk", "checkpoints", "state", "uint8", (KEPT + 1) * saved, (KEPT + 1) * saved),
+        Buffer("disk", "checkpoints", "state", "uint8", checkpoints, checkpoints),
     )
     return Plan((*learner, *others), files, config.replay_capacity, rows[1])
 
