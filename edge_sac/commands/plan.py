@@ -158,7 +158,8 @@ def _table(title: str, columns: tuple[str, ...], texts: int) -> Table:
 
 
 def _show(table: Table, console: Console) -> None:
-    console.print(table, width=WIDTH)
+    console.width = max(console.width, WIDTH)  # narrower, numbers would be cut off
+    console.print(table)
     console.print()
 
 
