@@ -179,6 +179,7 @@ class Agent:
             betas=(config.beta1, config.beta2),
             eps=config.eps,
             hypot=precision.hadam,
+            fused=precision.plain,
         )
         self.critic_optim = self._optimiser("critic", psi, precision.rounding, self.target)
         self.actor_optim = self._optimiser("actor", theta, precision.actor_rounding)

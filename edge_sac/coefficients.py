@@ -46,9 +46,12 @@ class Coefficients:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         hypot: bool = True,
+        fused: bool = False,
     ) -> None:
+        """With `fused` the optimisers compute their own, and only whether a step was skipped is shared."""
         device, count = loss_scale.scale.device, len(rates)
-        self.loss_scale, self.betas, self.eps, self.hypot = loss_scale, betas, eps, hypot
+        self.loss_scale, self.betas, self.eps = loss_scale, betas, eps
+        self.hypot, self._fused = hypot, fused
         self.eps_floor = 0.0
         """In scaled units; raised by an optimiser whose moments cannot hold less."""
         self.room = torch.inf
@@ -83,6 +86,9 @@ class Coefficients:
 
     def begin(self) -> None:
         """Compute the coefficients of the next steps."""
+        self._finite.fill_(True)
+        if self._fused:
+            return
         scale = self.loss_scale.scale
         torch.mul(self.powers, self._betas, out=self._next)
         torch.sub(self._next, 1, out=self._unbias).neg_()
@@ -100,12 +106,12 @@ class Coefficients:
             torch.mul(self._skipped[:, :2], self._decays, out=self._taken[:, :2])
             self.moment_scale.copy_(scale)
         torch.mul(scale, self.eps, out=self._eps).clamp_(min=self.eps_floor)
-        self._finite.fill_(True)
         self._peak.zero_()
 
     def end(self) -> None:
         """Count the steps that were taken and move the loss scales."""
-        torch.where(self._finite.unsqueeze(1), self._next, self.powers, out=self.powers)
+        if not self._fused:
+            torch.where(self._finite.unsqueeze(1), self._next, self.powers, out=self.powers)
         # Doubling the scale doubles w and quadruples a square.
         self.loss_scale.advance(self._finite, self._peak, self.room if self.hypot else self.room / 2)
 
