@@ -23,13 +23,14 @@ _EXPONENT = 0x7F800000
 class Weyl:
     """A Weyl sequence for each element of [R, N] buffers walked in chunks of at most `length`; `seed` sets r_i."""
 
-    def __init__(self, rows: int, length: int, device: torch.device, seed: int) -> None:
+    def __init__(self, rows: int, length: int, device: torch.device, seed: int, memory: Tensor | None = None) -> None:
+        """`memory`, int32 [rows, length], is where each step's values are computed, if there is some to spare."""
         self.phase = torch.zeros((), dtype=torch.int64, device=device)
         """t phi, a whole number below 2^32."""
         self._offset = torch.zeros((), dtype=torch.int32, device=device)
         start = torch.randint(-(2**31), 2**31, (length, rows), generator=torch.Generator().manual_seed(seed))
         self._start = start.mT.to(torch.int32).contiguous().to(device)
-        self.bits = torch.zeros_like(self._start)
+        self.bits = torch.zeros_like(self._start) if memory is None else memory
         """[R, length], this step's values: uniform over all of int32."""
 
     def advance(self) -> None:
@@ -45,8 +46,9 @@ class Weyl:
 class Spread:
     """A Weyl sequence as fp32 numbers, uniform in half of a width either way."""
 
-    def __init__(self, rows: int, length: int, device: torch.device, seed: int) -> None:
-        self._weyl = Weyl(rows, length, device, seed)
+    def __init__(self, rows: int, length: int, device: torch.device, seed: int, memory: Tensor | None = None) -> None:
+        """`memory`, int32 [rows, length], is overwritten by `spread`, if there is some to spare."""
+        self._weyl = Weyl(rows, length, device, seed, memory)
         self._width = torch.zeros((), device=device)
         self.values = torch.zeros(rows, length, device=device)
         """[R, length]."""
@@ -72,8 +74,8 @@ class Dither:
     def __init__(self, rows: int, length: int, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
         limits = torch.finfo(dtype)
         self._eps, self._smallest_normal = limits.eps, limits.smallest_normal
-        self._noise = Spread(rows, length, device, seed)
         self._spacing = torch.empty(rows, length, dtype=torch.int32, device=device)
+        self._noise = Spread(rows, length, device, seed, self._spacing)
         self._exponent = torch.tensor(_EXPONENT, dtype=torch.int32, device=device)
 
     @property

@@ -97,7 +97,7 @@ def _network(owner: str, mlp: Mlp, precision: Precision, rounding: Rounding, dev
     half = dtype != torch.float32
     yield from _moments(owner, length, step, precision)
     yield buffer(owner, "compensation", "state", dtype, length if rounding == "kahan" else 0)
-    yield buffer(owner, "dither", "scratch", torch.float32, 3 * step if rounding == "stochastic" and half else 0)
+    yield buffer(owner, "dither", "scratch", torch.float32, 2 * step if rounding == "stochastic" and half else 0)
     yield buffer(owner, "step", "scratch", torch.float32, 3 * step)
 
 
