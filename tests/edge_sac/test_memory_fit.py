@@ -42,7 +42,7 @@ def test_the_report_at_the_end_counts_where_it_is_larger_than_the_replay_that_wa
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "prioritized"])
-@pytest.mark.parametrize("size", [20 * 2**20, 45 * 2**20, 200 * 2**20])
+@pytest.mark.parametrize("size", [30 * 2**20, 45 * 2**20, 200 * 2**20])
 def test_the_largest_replay_fits_and_one_transition_more_does_not(size: int, sampling: str) -> None:
     config = changed(sampling=sampling)
     most = largest_replay(config, SIZES, [room(size)])
