@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CHUNK = 65536
+CHUNK = 65_536
 """Elements on a CPU: fewer and longer operations beat cache-sized ones up to here (measured)."""
 CUDA_CHUNK = 1_048_576
 """On CUDA each operation is a launch, and the temporaries only have to stay small beside the rest: 16 MiB."""

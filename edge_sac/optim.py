@@ -65,8 +65,8 @@ class HAdam:
         self._spans = spans(theta)
         self._theta = Views(theta.unsqueeze(0))
         self._scratch = Views(torch.empty(3, length, device=device), scratch=True)
-        self._exact = theta.dtype in (torch.float32, torch.float64)
-        self._simply_added = self._exact and (target is None or not target.listens)
+        exact = theta.dtype in (torch.float32, torch.float64)
+        self._simply_added = exact and (target is None or not target.listens)
         self._now = torch.zeros(3, device=device)
         self._decay, self._rate = self._now[:2].unsqueeze(1), self._now[2]
         self._limit = torch.finfo(theta.dtype).max

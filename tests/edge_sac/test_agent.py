@@ -1,6 +1,5 @@
 """One whole update: against autograd, without a look at the host, and in every precision preset."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -190,9 +189,7 @@ def test_fp16_gradients_are_the_scaled_fp32_ones_to_half_precision():
     single.target.value.copy_(half.critic_optim.theta)
     half.update(batch())
     data = batch()
-    single.update(
-        dataclasses.replace(data, obs=data.obs.float(), action=data.action.float(), next_obs=data.next_obs.float())
-    )
+    single.update(replace(data, obs=data.obs.float(), action=data.action.float(), next_obs=data.next_obs.float()))
     for ours, theirs in ((half.critic_optim, single.critic_optim), (half.actor_optim, single.actor_optim)):
         unscaled = ours.grad.float() / 1e4
         similarity = torch.nn.functional.cosine_similarity(unscaled, theirs.grad, dim=0)
