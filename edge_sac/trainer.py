@@ -30,7 +30,7 @@ from edge_sac.policy import ActingPolicy
 from edge_sac.replay import Replay
 from edge_sac.run_state import Counters, Progress, Recovery, Stop
 from edge_sac.seeding import SELECTION, TRAINING, episode_seed, generators, restore
-from edge_sac.working_copy import source_for
+from edge_sac.working_copy import sampler_for, source_for
 
 LOG_STEPS = 500
 """Steps between two rows of metrics, which are the only moments the host looks at the learner's tensors."""
@@ -62,13 +62,7 @@ class Trainer:
         self.policy = ActingPolicy(agent.obs_dim, agent.action_dim, hidden, interface.obs_names)
         self.policy.publish(self.best_weights)
         self.metrics = MetricsLog(run)
-        self.sampler = replay.sampler(
-            config.agent.batch,
-            gamma=config.agent.gamma,
-            n_step=config.agent.n_step,
-            prioritized=config.sampling == "prioritized",
-            dtype=agent.precision.replay_dtype,
-        )
+        self.sampler = sampler_for(agent, replay, config)
         self._random_rng, self._noise_rng, self._replay_rng = generators(config.seed, 3)
         source, self.drawing = source_for(agent, replay, self.sampler, self._replay_rng, config)
         """Where batches are drawn, or empty where there is no choice."""

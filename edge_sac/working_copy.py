@@ -29,6 +29,17 @@ SAMPLE = 64 * 2**20
 REPEATS = 20
 
 
+def sampler_for(agent: Agent, replay: Replay, config: Config) -> Sampler:
+    """Return what draws the agent's batches from a replay, as a run's settings say."""
+    return replay.sampler(
+        config.agent.batch,
+        gamma=config.agent.gamma,
+        n_step=config.agent.n_step,
+        prioritized=config.sampling == "prioritized",
+        dtype=agent.precision.replay_dtype,
+    )
+
+
 def source_for(
     agent: Agent, replay: Replay, sampler: Sampler, rng: np.random.Generator, config: Config
 ) -> tuple[Source, str]:

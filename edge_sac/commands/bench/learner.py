@@ -60,7 +60,7 @@ def build(work: Work) -> Candidate:
     from edge_sac.half_matmul import probe
     from edge_sac.host_memory import keep_freed_memory
     from edge_sac.precision import precision_of
-    from edge_sac.working_copy import source_for
+    from edge_sac.working_copy import sampler_for, source_for
 
     stages.passed("imports")
     config = settings(work)
@@ -73,13 +73,7 @@ def build(work: Work) -> Candidate:
     stages.passed("learner")
     replay = make_replay(work, config.storage or chosen.storage)
     fill(replay, work)
-    sampler = replay.sampler(
-        work.batch,
-        gamma=config.agent.gamma,
-        n_step=config.agent.n_step,
-        prioritized=config.sampling == "prioritized",
-        dtype=chosen.replay_dtype,
-    )
+    sampler = sampler_for(agent, replay, config)
     stages.passed("replay")
     source, drawing = source_for(agent, replay, sampler, np.random.default_rng(1), config)
     engine = Engine(agent, source, recorder_for(device, agent.generator))
